@@ -201,7 +201,8 @@ class Ring:
         """The ring with new events, and without the oldest ones if there are too many."""
         events = [*self.events, *new]
         sizes = accumulate(len(text) for _, text in reversed(events[-RING:]))
-        gone = len(events) - sum(size <= RING_BYTES for size in sizes)
+        fit = sum(size <= RING_BYTES for size in sizes)  # of the newest
+        gone = len(events) - fit
         return Ring(events[gone - 1][0] if gone else self.floor, events[gone:])
 
 

@@ -293,6 +293,7 @@ class _Hook:
 
 
 def _call_at_exit(stack: ExitStack, ready: Sequence[Deferred]) -> None:
+    """Have the stack call their callbacks, in their order."""
     for callback in reversed([one for deferred in ready for one in deferred.callbacks]):
         stack.callback(callback)
 

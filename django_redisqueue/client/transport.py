@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -309,16 +309,16 @@ def send_workflows(
     """Push workflows in pipelined calls of up to 100 jobs; yields the id of each once Redis has all
     of it, in any order. Nothing else may use this connection or those to other shards meanwhile.
 
-    Without ``starts`` a workflow stays ``building``, to be cancelled, or started by another push.
+    Without ``starts`` a workflow stays ``building``, to be cancelled, or started by another push;
+    then its id is not yielded.
     """
     for server, some in _by_server(connection, pushes):
         calls = _push_calls(server, some, starts)
-        wait = Commands(server).wait
-        for parts, codes in server.stream_scripts(calls, wait):
-            for (workflow_id, is_end), code in zip(parts, codes, strict=True):
-                check_pushed(code, workflow_id)
-                if is_end:
-                    yield workflow_id
+        for parts, codes in server.stream_scripts(calls, Commands(server).wait):
+            for part, code in zip(parts, codes, strict=True):
+                check_pushed(code, part.workflow_id)
+                if part.is_last:
+                    yield part.workflow_id
 
 
 def _by_server(
@@ -359,54 +359,41 @@ def check_pushed(code: int | str, workflow_id: str) -> None:
         raise WorkflowNotFound(f"workflow {workflow_id} vanished while it was being pushed")
 
 
-_Sent = list[tuple[str, bool]]  # ids of the workflows in a call, and whether it has their last part
+@dataclass(slots=True)
+class _PushCall:
+    """A call of enqueue_workflow.lua, as it fills."""
+
+    parts: list[WorkflowPart] = field(default_factory=list)
+    jobs: int = 0
+    size: int = 0
 
 
 def _push_calls(
     connection: RedisConnection, pushes: Iterable[Push], starts: bool
-) -> Iterator[tuple[_Sent, tuple[Any, ...]]]:
+) -> Iterator[tuple[list[WorkflowPart], tuple[Any, ...]]]:
     """Script calls of up to 100 jobs. Small workflows of a shard share a call."""
-    calls: dict[int, _PushCall] = {}
+    calls: dict[int, _PushCall] = defaultdict(_PushCall)
+
+    def encoded(shard: int) -> tuple[list[WorkflowPart], tuple[Any, ...]]:
+        parts = calls.pop(shard).parts
+        return parts, Commands(connection.at(shard)).enqueue_workflow(parts)
+
     for push in pushes:
         shard = shard_of_id(push.workflow_id)
         # Jobs with unique keys must be in the first call, which creates all of them or none.
         batches = list(_job_batches(sorted(push.jobs, key=lambda job: not job.unique)))
         for at, (jobs, size) in enumerate(batches):
-            is_end = at == len(batches) - 1
-            call = calls.get(shard)
-            if call is None or not call.has_room(len(jobs), size):
-                if call is not None:
-                    yield call.encoded()
-                call = calls[shard] = _PushCall(Commands(connection.at(shard)))
-            fields = () if at else push.fields
-            part = WorkflowPart(
-                push.workflow_id, fields, jobs, at == 0, is_end and starts, push.stored
-            )
-            call.add(part, size, is_end)
-    yield from (call.encoded() for call in calls.values())
-
-
-@dataclass(slots=True)
-class _PushCall:
-    """A call of enqueue_workflow.lua for one shard, as it fills."""
-
-    commands: Commands
-    parts: list[WorkflowPart] = field(default_factory=list)
-    sent: _Sent = field(default_factory=list)
-    jobs: int = 0
-    size: int = 0
-
-    def has_room(self, jobs: int, size: int) -> bool:
-        return self.jobs + jobs <= BATCH and self.size + size <= MAX_CALL_BYTES
-
-    def add(self, part: WorkflowPart, size: int, is_end: bool) -> None:
-        self.parts.append(part)
-        self.sent.append((part.workflow_id, is_end))
-        self.jobs += len(part.jobs)
-        self.size += size
-
-    def encoded(self) -> tuple[_Sent, tuple[Any, ...]]:
-        return self.sent, self.commands.enqueue_workflow(self.parts)
+            call = calls[shard]
+            is_full = call.jobs + len(jobs) > BATCH or call.size + size > MAX_CALL_BYTES
+            if call.parts and is_full:
+                yield encoded(shard)
+                call = calls[shard]
+            fields, is_last = () if at else push.fields, starts and at == len(batches) - 1
+            part = WorkflowPart(push.workflow_id, fields, jobs, at == 0, is_last, push.stored)
+            call.parts.append(part)
+            call.jobs += len(jobs)
+            call.size += size
+    yield from map(encoded, list(calls))
 
 
 def _job_batches(jobs: Iterable[WorkflowJob]) -> Iterator[tuple[list[WorkflowJob], int]]:

@@ -17,7 +17,7 @@ from django.utils.http import urlencode
 
 from ..broker.queries import PAGE
 from ..client.queue import JobQueue
-from ..conf import APP, get_settings
+from ..conf import get_settings
 from ..core import formatting
 from ..core.ids import check_job_id
 from ..core.statuses import Status
@@ -37,34 +37,35 @@ from .pages import Page, PageView
 from .queue_page import check_list
 from .records_page import parse_record_query
 
-# The pages of forms whose addresses do not say it.
-ORIGINS = {
-    "filters": "jobrecord_changelist",
-    "order_worker": "workers",
-    "change_limit": "limits",
-    "resume_part": "limits",
-    "release_key": "unique_keys",
-}
 MAX_FILTERS = 20  # per user
 MAX_NAME = 80  # characters of a filter's name
 # The parameters of a queue's page: its forms send them along, so that the user stays in place.
 KEPT = ("task", "text", "tag", "worker", "since", "until", "span", "scale", "start")
 
 
-def posted(view: PageView) -> PageView:
-    """Answer other methods than POST with a link to the previous page; there, show errors of the
-    queue as messages."""
+def posted(origin: str | Callable[..., str]) -> Callable[[PageView], PageView]:
+    """Makes a view of what a form does. ``origin``: the URL name of the form's page, which has the
+    same arguments, or a function that returns its URL. Other methods than POST get a link to it;
+    there, errors of the queue are shown as messages."""
 
-    def guarded(page: Page, **arguments: Any) -> HttpResponseBase:
-        if page.request.method != "POST":
-            return page.not_posted(_origin(page, arguments))
-        try:
-            return view(page, **arguments)
-        except RedisQueueError as error:
-            messages.error(page.request, str(error))
-            return HttpResponseRedirect(_origin(page, arguments))
+    def decorate(view: PageView) -> PageView:
+        def guarded(page: Page, **arguments: Any) -> HttpResponseBase:
+            if page.request.method != "POST":
+                return page.not_posted(url(page, arguments))
+            try:
+                return view(page, **arguments)
+            except RedisQueueError as error:
+                messages.error(page.request, str(error))
+                return HttpResponseRedirect(url(page, arguments))
 
-    return guarded
+        return guarded
+
+    def url(page: Page, arguments: Mapping[str, Any]) -> str:
+        if callable(origin):
+            return origin(page, **arguments)
+        return page.url(origin, *arguments.values())
+
+    return decorate
 
 
 @contextmanager
@@ -92,16 +93,6 @@ def writing(model: type[Model]) -> Iterator[None]:
         ) from error
 
 
-def _origin(page: Page, arguments: Mapping[str, Any]) -> str:
-    for argument, name in {"job_id": "job", "workflow_id": "workflow", "group": "error"}.items():
-        if argument in arguments:
-            return page.url(name, arguments[argument])
-    if "queue" not in arguments:
-        name = getattr(page.request.resolver_match, "url_name", "").removeprefix(f"{APP}_")
-        return page.url(ORIGINS[name])
-    return _list_of(page, arguments["queue"], arguments.get("status") or _tab(page))[0]
-
-
 def _tab(page: Page) -> str:
     """The status whose list the form was on."""
     return page.request.POST.get("list", "queued")
@@ -111,6 +102,10 @@ def _list_of(page: Page, queue: str, status: str) -> tuple[str, dict[str, str]]:
     """The URL of the list that a form was on, with its filter, place and charts; and those."""
     fields = given(**{name: page.request.POST.get(name, "") for name in KEPT})
     return page.url("queue", queue, status, **fields), fields
+
+
+def _list_url(page: Page, queue: str, status: str = "") -> str:
+    return _list_of(page, queue, status or _tab(page))[0]
 
 
 def requested_verb(page: Page, status: Status) -> Verb:
@@ -130,7 +125,7 @@ def chosen(page: Page, verbs: Mapping[str, Any]) -> Any:
     return verbs[name]
 
 
-@posted
+@posted(_list_url)
 def act_on_list(page: Page, queue: str, status: str) -> HttpResponse:
     """Act on the selected jobs of a list, or with ``scope=all`` on all that match.
 
@@ -215,7 +210,7 @@ def _report(page: Page, verb: Verb, done: int, asked: int, problem: str) -> None
         messages.warning(page.request, f"{left} {verb.why_left}, and {were} left alone.")
 
 
-@posted
+@posted(_list_url)
 def pause(page: Page, queue: str) -> HttpResponse:
     name, status = check_list(queue, _tab(page))
     page.require("pause_queue")
@@ -232,10 +227,10 @@ def pause(page: Page, queue: str) -> HttpResponse:
     messages.success(page.request, f"The queue {name} {now}.")
     if page.request.POST.get("back") == "overview":
         return HttpResponseRedirect(page.url("overview"))
-    return HttpResponseRedirect(_list_of(page, name, status.value)[0])
+    return HttpResponseRedirect(_list_url(page, name, status.value))
 
 
-@posted
+@posted("jobrecord_changelist")
 def change_filters(page: Page) -> HttpResponse:
     """Save a list's filter, or delete one; redirects to the list."""
     query: dict[str, str] = {}
@@ -244,7 +239,7 @@ def change_filters(page: Page) -> HttpResponse:
         deletes = page.request.POST.get("verb") == "delete"
         done = _delete_filter(page) if deletes else _save_filter(page, query)
         messages.success(page.request, done)
-    return HttpResponseRedirect(_list_url(page, query))
+    return HttpResponseRedirect(_filtered_url(page, query))
 
 
 def _save_filter(page: Page, query: dict[str, str]) -> str:
@@ -273,7 +268,7 @@ def _delete_filter(page: Page) -> str:
     return f"The filter {found.name} was deleted."
 
 
-def _list_url(page: Page, query: dict[str, str]) -> str:
+def _filtered_url(page: Page, query: dict[str, str]) -> str:
     """The URL of the list: ``<queue>/<status>``, or '' for the records."""
     queue, _, status = page.request.POST.get("list", "").partition("/")
     if not queue:

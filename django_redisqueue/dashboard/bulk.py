@@ -29,7 +29,7 @@ from ..core.ids import ids_by_shard
 from ..core.job_data import JobData
 from ..core.statuses import FINAL, UNFINISHED, Status
 from ..exceptions import InvalidOption
-from .filters import EVERYTHING, JobFilter, instant_of
+from .filters import EVERYTHING, JobListFilter, instant_of
 
 INLINE = 1000  # jobs in a list that the request itself acts on
 PAGE = 1000  # ids per page of the snapshot
@@ -101,7 +101,7 @@ class BulkAction:
     queue: str
     status: Status
     before_ms: int
-    which: JobFilter = EVERYTHING
+    which: JobListFilter = EVERYTHING
     own_id: str = ""  # of the job that performs it
     group: str = ""
 
@@ -280,7 +280,7 @@ def bulk(
     tag: str = "",
     worker: str = "",
 ) -> dict[str, int]:
-    which = JobFilter(task_name, text, since_ms, until_ms, tag, worker)
+    which = JobListFilter(task_name, text, since_ms, until_ms, tag, worker)
     action = BulkAction(VERBS[verb], queue, Status(status), before_ms, which, context.job.id, group)
 
     def on_progress(done: int, total: int) -> bool:

@@ -120,7 +120,7 @@ def _group(group: str) -> ErrorGroup:
     return found
 
 
-@posted
+@posted("error")
 def act_on_error(page: Page, group: str) -> HttpResponse:
     """Retry or delete a group's failed jobs, after a confirmation; or silence the group."""
     found = _group(group)

@@ -23,7 +23,7 @@ from ..core.statuses import Status
 from ..core.text import printable
 from ..exceptions import InvalidOption, RedisQueueError
 from ..health.findings import DATABASE_AWAY, unreadable
-from .filters import JobFilter, parse_filter
+from .filters import JobListFilter, parse_filter
 from .job_detail import JobRow, attempts_begun, max_attempts_of, row_of_record
 from .pages import Page
 from .queue_page import check_list, list_jobs, parse_place
@@ -95,7 +95,7 @@ async def _asynchronous(text: Iterator[str]) -> AsyncIterator[str]:
         yield part
 
 
-def _listed(page: Page, queue: str, status: Status, which: JobFilter) -> Rows:
+def _listed(page: Page, queue: str, status: Status, which: JobListFilter) -> Rows:
     start = parse_place("")
     for _ in range(READS):
         found = list_jobs(page, queue, status, which, start)

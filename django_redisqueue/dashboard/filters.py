@@ -21,7 +21,7 @@ from ..exceptions import InvalidOption
 
 
 @dataclass(frozen=True, slots=True)
-class JobFilter:
+class JobListFilter:
     """Empty fields match every job. ``task`` is the name of a registered task, or a part of names;
     ``tag`` a part of ``name=value``; ``worker`` a part of a child's id. Times apply to the end of
     finished jobs, and to the enqueueing of others."""
@@ -84,7 +84,7 @@ class JobFilter:
         return ", ".join(filter(None, parts))
 
 
-EVERYTHING = JobFilter()
+EVERYTHING = JobListFilter()
 
 
 def given(**fields: str) -> dict[str, str]:
@@ -106,9 +106,9 @@ def instant_of(job: JobData) -> int:
     return (job.finished_ms if job.status.is_final else job.enqueued_ms) or 0
 
 
-def parse_filter(query: Mapping[str, Any]) -> JobFilter:
+def parse_filter(query: Mapping[str, Any]) -> JobListFilter:
     """The filter in the parameters of a request. Raises InvalidOption."""
-    return JobFilter(
+    return JobListFilter(
         text_of(query, "task"),
         text_of(query, "text"),
         _instant(query, "since"),

@@ -203,7 +203,7 @@ def _approval_url(page: Page, job: JobData) -> str:
     return page.optional_url("approval_change", row.pk) if row else ""
 
 
-@posted
+@posted("job")
 def act_on_job(page: Page, job_id: str) -> HttpResponse:
     """Retry, cancel, delete or copy one job. Asks for confirmation as a list of jobs does."""
     if page.request.POST.get("verb") == "copy":

@@ -175,7 +175,7 @@ def _render(
     )
 
 
-@posted
+@posted("unique_keys")
 def release_key(page: Page) -> HttpResponse:
     """Free a unique key, after a confirmation; the job that had it is not changed."""
     page.require(RELEASE)
@@ -204,7 +204,7 @@ class Change(NamedTuple):
     act: Callable[[str], bool]  # receives the user's name
 
 
-@posted
+@posted("limits")
 def change_limit(page: Page) -> HttpResponse:
     """Set the number of a limit or the weight of a share, or pause either, after confirmation."""
     page.require(CHANGE)
@@ -268,7 +268,7 @@ def _pause(fields: Mapping[str, str]) -> Change:
     return Change(what, f"pause {what} in queue {queue.name}", act)
 
 
-@posted
+@posted("limits")
 def resume_part(page: Page) -> HttpResponse:
     """Resume a share or limit of a queue, by its key in the list of pauses."""
     page.require(CHANGE)

@@ -27,7 +27,7 @@ from ..health.facts import savepoint
 from ..models import JobRecord
 from .bulk import verbs_for
 from .charts import chart_context, chart_options, parse_choice
-from .filters import EVERYTHING, JobFilter, given, parse_filter
+from .filters import EVERYTHING, JobListFilter, given, parse_filter
 from .job_detail import JobRow, JobRowPage, choices_of, row_of, row_of_record
 from .pages import Page
 from .records_page import RecordQuery, search
@@ -127,7 +127,7 @@ def _pauses(page: Page, queue: str) -> Sequence[PauseChange]:
     return answers.get(shard, [])
 
 
-def _recorded_jobs(queue: str, status: Status, which: JobFilter) -> JobRowPage:
+def _recorded_jobs(queue: str, status: Status, which: JobListFilter) -> JobRowPage:
     """The newest records of such jobs, for when Redis is unavailable."""
     records: Sequence[JobRecord] = ()
     if get_settings().mirror:
@@ -145,7 +145,7 @@ def check_list(queue: str, status: str) -> tuple[str, Status]:
 
 
 def list_jobs(
-    page: Page, queue: str, status: Status, which: JobFilter, start: ListPlace
+    page: Page, queue: str, status: Status, which: JobListFilter, start: ListPlace
 ) -> JobRowPage:
     """A page from ``start``: three round trips, or at most nine with a filter."""
     scanned, chunk = (SCANNED, CHUNK) if which else (SIZE, SIZE)

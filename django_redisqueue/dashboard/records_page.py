@@ -23,11 +23,11 @@ from ..core.statuses import Status
 from ..exceptions import InvalidOption
 from ..models import JobRecord
 from ..models.tables import at_newest_times, last_with_prefix, to_column
-from .filters import EVERYTHING, JobFilter, given, parse_filter, status_of, text_of
+from .filters import EVERYTHING, JobListFilter, given, parse_filter, status_of, text_of
 from .job_detail import choices_of, row_of_record
 from .pages import Page
 
-SIZE = 50  # records per page
+SIZE = 50  # records or workflows per page
 SLICE = 5000  # records that one request searches
 ORDER = ("-enqueued_at", "-id")
 COLUMNS = (
@@ -100,29 +100,27 @@ def after_key(records: QuerySet[Record], instant: str, key: PageKey) -> QuerySet
     return found.exclude(**{instant: key.at, "id__gte": key.id})
 
 
-def cut_page(
-    rows: Sequence[Record], instant: str, size: int
-) -> tuple[Sequence[Record], PageKey | None]:
-    """The first ``size`` rows, and the key of the last one if there are more."""
-    if len(rows) <= size:
+def cut_page(rows: Sequence[Record], instant: str) -> tuple[Sequence[Record], PageKey | None]:
+    """The first SIZE rows, and the key of the last one if there are more."""
+    if len(rows) <= SIZE:
         return rows, None
-    last = rows[size - 1]
-    return rows[:size], PageKey(getattr(last, instant), last.pk)
+    last = rows[SIZE - 1]
+    return rows[:SIZE], PageKey(getattr(last, instant), last.pk)
 
 
 def merge_pages(
-    parts: Iterable[QuerySet[Record]], instant: str, size: int
+    parts: Iterable[QuerySet[Record]], instant: str
 ) -> tuple[Sequence[Record], PageKey | None]:
     """A page from all parts, each newest first: an index has one status's rows in this order."""
-    rows = [row for part in parts for row in part[: size + 1]]
-    return cut_page(sorted(rows, key=attrgetter(instant, "pk"), reverse=True), instant, size)
+    rows = [row for part in parts for row in part[: SIZE + 1]]
+    return cut_page(sorted(rows, key=attrgetter(instant, "pk"), reverse=True), instant)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordQuery:
     """Which records to show. With ``prefix``, the other filters are ignored."""
 
-    which: JobFilter = EVERYTHING
+    which: JobListFilter = EVERYTHING
     status: str = ""
     queue: str = ""
     prefix: str = ""
@@ -168,7 +166,7 @@ def search(wanted: RecordQuery) -> RecordPage:
         return _slice(_newest(wanted, indexed, SLICE), rest)
     if wanted.group or (wanted.queue and not wanted.status):
         parts = (_newest(wanted, {**indexed, "status": status.value}) for status in Status)
-        return RecordPage(*merge_pages(parts, "enqueued_at", SIZE))
+        return RecordPage(*merge_pages(parts, "enqueued_at"))
     return _page(_newest(wanted, indexed))
 
 
@@ -215,7 +213,7 @@ def _newest(
     if wanted.after:
         matches = matches.filter(enqueued_at__lte=wanted.after.at)
     # Two more: for the first record of the next page, and for the last one of the previous page
-    return at_newest_times(found, matches, "enqueued_at", count + 2)
+    return at_newest_times(found, matches, count + 2)
 
 
 def _slice(base: QuerySet[JobRecord], rest: Mapping[str, str]) -> RecordPage:
@@ -244,4 +242,4 @@ def _by_id(wanted: RecordQuery) -> RecordPage:
 
 
 def _page(found: QuerySet[JobRecord]) -> RecordPage:
-    return RecordPage(*cut_page(list(found[: SIZE + 1]), "enqueued_at", SIZE))
+    return RecordPage(*cut_page(list(found[: SIZE + 1]), "enqueued_at"))

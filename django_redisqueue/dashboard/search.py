@@ -15,7 +15,7 @@ from ..core.ids import is_workflow_id
 from ..core.text import printable
 from ..models import ErrorGroup
 from . import job_page, workflows_page
-from .filters import JobFilter, text_of
+from .filters import JobListFilter, text_of
 from .gathers_page import key_of, search_gathers
 from .pages import Page
 from .records_page import RecordQuery
@@ -67,7 +67,7 @@ def _finds(page: Page, words: str) -> Iterator[Find]:
     ).order_by("-last_seen")
     for group in errors[:SHOWN]:
         yield "Error", f"{group}: {group.message}", page.url("error", group.id)
-    for record in search_records(RecordQuery(JobFilter(), prefix=words)).rows[:SHOWN]:
+    for record in search_records(RecordQuery(JobListFilter(), prefix=words)).rows[:SHOWN]:
         if url := page.optional_url("job", record.id):
             yield "Job", f"{record.id} {record.task}", url
     yield from _searches(page, words)

@@ -19,7 +19,7 @@ from ..metrics.rollups import SPANS, Figures, task_figures, task_totals
 from ..models import JobRecord, Rollup
 from . import pages
 from .charts import MAX_NAME, chart_context, chart_options, parse_choice
-from .filters import JobFilter
+from .filters import JobListFilter
 from .job_detail import JobRow, read_record, row_of
 from .pages import Page
 from .records_page import RecordQuery, search
@@ -152,7 +152,9 @@ def _failures(page: Page, name: str) -> list[JobRow]:
     records: Sequence[JobRecord] = ()
     if get_settings().mirror:
         with page.querying(JobRecord, "failures"):
-            records = search(RecordQuery(JobFilter(task=name), Status.FAILED.value)).rows[:FAILURES]
+            records = search(RecordQuery(JobListFilter(task=name), Status.FAILED.value)).rows[
+                :FAILURES
+            ]
     return [row_of(read_record(record), record.finished_at) for record in records]
 
 

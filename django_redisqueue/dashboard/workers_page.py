@@ -133,7 +133,7 @@ TEXTS: Mapping[WorkerOrder, str] = {
 }
 
 
-@posted
+@posted("workers")
 def order_worker(page: Page) -> HttpResponse:
     """Tell a worker to take no more jobs, to take them again, or to stop."""
     page.require(PERMISSION)

@@ -21,7 +21,7 @@ from ..core.statuses import Status, WorkflowStatus
 from ..exceptions import RedisQueueError, RedisUnavailable
 from ..mirror.changes import LOST
 from ..models import JobRecord, WorkflowRecord
-from . import graph
+from .graph import SINGLE, Drawing, draw
 from .job_detail import JobRow, JobRowPage, percent_of, row_of, row_of_record
 
 CHUNK = 500  # jobs per round trip, and per query
@@ -135,7 +135,7 @@ def prefer_redis(
 
 @dataclass(frozen=True, slots=True)
 class WorkflowGraph:
-    drawing: graph.Drawing | None = None
+    drawing: Drawing | None = None
     gone: int = 0  # jobs whose parents are no longer known
     why: str = ""  # the reason why there is no drawing
     nodes: Sequence[WorkflowNode] = ()
@@ -150,9 +150,7 @@ def load_graph(
         return WorkflowGraph(why=f"The graph is too large to draw ({total:,} jobs).")
     workflows = WorkflowQueries(queries.connection)
     known, gone = _nodes(workflows, workflow_id, range(total))
-    rows = rows_by_number(
-        queries, workflow_id, known[: graph.SINGLE if total <= graph.SINGLE else SIZE]
-    )
+    rows = rows_by_number(queries, workflow_id, known[: SINGLE if total <= SINGLE else SIZE])
     if gone == total:
         why = "Redis has pruned the jobs, so it is no longer known which job waited for which."
         return WorkflowGraph(gone=gone, why=why, nodes=known, rows=rows)
@@ -161,7 +159,7 @@ def load_graph(
         number: (row.arguments, row.ran, percent_of(row.job) if row.job else None)
         for number, row in rows.items()
     }
-    drawing = graph.draw(nodes, about, is_unfolded=is_unfolded) if nodes else None
+    drawing = draw(nodes, about, is_unfolded=is_unfolded) if nodes else None
     too_large = (
         f"The graph of {total:,} jobs is too large to draw, even with one box for jobs alike."
     )

@@ -41,7 +41,6 @@ from .workflow_detail import (
     timeline,
 )
 
-LIST_SIZE = 50  # workflows per page
 EVENTS = 50  # the newest of the history
 PARTS = ("workflow", "workflowgraph", "workflowtimes", "workflowjobs")
 RETRIED = 1000  # jobs that one request retries
@@ -86,7 +85,7 @@ def search_workflows(
     if after:
         found = after_key(found, "made_at", after)
     by_status = (found.filter(status=status.value) for status in WorkflowStatus)
-    return merge_pages(by_status if set(query) == {"name"} else [found], "made_at", LIST_SIZE)
+    return merge_pages(by_status if set(query) == {"name"} else [found], "made_at")
 
 
 def _details(page: Page, records: Sequence[WorkflowRecord]) -> list[WorkflowDetail]:
@@ -241,7 +240,7 @@ def is_applicable(verb: WorkflowVerb, workflow: WorkflowDetail) -> bool:
     return verb is not RETRY or workflow.failed > 0
 
 
-@posted
+@posted("workflow")
 def act_on_workflow(page: Page, workflow_id: str) -> HttpResponse:
     """Pause, release, cancel or clean up a workflow, or retry its failed jobs."""
     verb: WorkflowVerb = chosen(page, WORKFLOW_VERBS)

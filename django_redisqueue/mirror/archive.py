@@ -92,7 +92,7 @@ def _page(
     for several at once a database may read all records."""
     rows = list[JobRecord]()
     for part in parts:
-        rows += (at_newest_times(part, part, "enqueued_at", stop) if has_index else part)[:stop]
+        rows += (at_newest_times(part, part, stop) if has_index else part)[:stop]
     return sorted(rows, key=attrgetter("enqueued_at", "pk"), reverse=True)[start:stop]
 
 

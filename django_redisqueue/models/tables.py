@@ -120,15 +120,15 @@ def _bytes_below(text: str) -> Func:
 
 
 def at_newest_times(
-    rows: models.QuerySet[Row], matches: models.QuerySet[Row], column: str, count: int
+    rows: models.QuerySet[Row], matches: models.QuerySet[Row], count: int
 ) -> models.QuerySet[Row]:
-    """The rows at the newest ``count`` times of the ``matches``, which an index has in order of
-    time. Other databases than PostgreSQL get all rows: they use that index anyway.
+    """The rows that were enqueued at the newest ``count`` times of the ``matches``, which an index
+    has in order of time. Other databases than PostgreSQL get all rows: they use that index anyway.
 
     PostgreSQL expects matches everywhere, so it may walk all rows by time for matches that are old
     or do not exist. For times alone it uses the index.
     """
     if connections[rows.db].vendor != "postgresql":
         return rows
-    times = matches.order_by(f"-{column}").values(column).distinct()
-    return rows.filter(**{f"{column}__in": times[:count]})
+    times = matches.order_by("-enqueued_at").values("enqueued_at").distinct()
+    return rows.filter(enqueued_at__in=times[:count])

@@ -233,7 +233,9 @@ class InMemoryPauses:
 
 
 class _Spec(NamedTuple):
-    """One key of a job, as core/policies.py encodes it."""
+    """One key of a job, as core/policies.py encodes it. ``first`` and ``second``: for how many ms
+    a key of ``for`` or ``once`` lasts, and of which body ``once`` is; or the wait of ``replace``
+    and its longest wait, in ms."""
 
     key: str
     mode: str

@@ -43,17 +43,24 @@ _KINDS = {"queued": "list", "wake": "list", "meta": "hash"}  # of a queue's othe
 ERROR = '{"type":"E","message":"no","traceback":""}'
 
 
-# Every key with its type and value as stored in Redis, in one round trip.
-KEYSPACE = """
+# The type and the value of a key as stored in Redis, for scripts that begin with this.
+READ = """
 local readers = {
   hash = { 'HGETALL' }, list = { 'LRANGE', 0, -1 }, zset = { 'ZRANGE', 0, -1, 'WITHSCORES' },
   set = { 'SMEMBERS' }, stream = { 'XRANGE', '-', '+' }, string = { 'GET' },
 }
-local found = {}
-for _, key in ipairs(redis.call('KEYS', '*')) do
+local function read(key)
   local kind = redis.call('TYPE', key).ok
   local reader = readers[kind]
-  found[#found + 1] = { key, kind, redis.call(reader[1], key, unpack(reader, 2)) }
+  if reader then return kind, redis.call(reader[1], key, unpack(reader, 2)) end
+end
+local found = {}
+"""
+# Every key with its type and value, in one round trip; with an argument, it also loses its TTL.
+KEYSPACE = f"""{READ}
+for at, key in ipairs(redis.call('KEYS', '*')) do
+  if ARGV[1] then redis.call('PERSIST', key) end
+  found[at] = {{ key, read(key) }}
 end
 return found
 """

@@ -21,7 +21,7 @@ from django_redisqueue.dashboard.bulk import (
     Verb,
     enqueue_bulk,
 )
-from django_redisqueue.dashboard.filters import JobFilter
+from django_redisqueue.dashboard.filters import JobListFilter
 from tests.app import tasks
 from tests.support.manual_worker import ManualWorker
 from tests.worker.processes import eventually
@@ -111,8 +111,10 @@ def test_jobs_that_arrive_later_stay_while_the_others_are_processed(
     assert JobQueue().get_stats()[status.value] == 3
 
 
-@pytest.mark.parametrize("which", [JobFilter(text="odd"), JobFilter(task=tasks.noop.name)])
-def test_a_filtered_action_performed_twice(manual_worker: ManualWorker, which: JobFilter) -> None:
+@pytest.mark.parametrize("which", [JobListFilter(text="odd"), JobListFilter(task=tasks.noop.name)])
+def test_a_filtered_action_performed_twice(
+    manual_worker: ManualWorker, which: JobListFilter
+) -> None:
     fail(manual_worker, *["odd", "even"] * 60)
     action = BulkAction(RETRY, "default", Status.FAILED, now(manual_worker), which)
     meant = 60 if which.text else 120
@@ -137,10 +139,11 @@ def test_a_cancel_is_noticed_between_two_steps(manual_worker: ManualWorker) -> N
 
 
 @pytest.mark.parametrize(
-    ("verb", "which"), [(RETRY, JobFilter()), (RETRY, JobFilter(text="1")), (CANCEL, JobFilter())]
+    ("verb", "which"),
+    [(RETRY, JobListFilter()), (RETRY, JobListFilter(text="1")), (CANCEL, JobListFilter())],
 )
 def test_the_progress_ends_at_the_total(
-    manual_worker: ManualWorker, verb: Verb, which: JobFilter
+    manual_worker: ManualWorker, verb: Verb, which: JobListFilter
 ) -> None:
     if verb is RETRY:
         fail(manual_worker, *range(130))
@@ -168,7 +171,7 @@ def test_running_jobs_are_asked_to_stop_except_the_one_that_asks(
     tasks.noop.enqueue_many([(n,) for n in range(3)])
     running = [job.id for job in manual_worker.claim(3)]
     action = BulkAction(
-        CANCEL, "default", Status.PROCESSING, now(manual_worker), JobFilter(), running[0]
+        CANCEL, "default", Status.PROCESSING, now(manual_worker), JobListFilter(), running[0]
     )
     assert acted(action, on) == 2
     flagged = [get_job(job_id).data.cancel_ms is not None for job_id in running]
@@ -193,7 +196,7 @@ def test_an_unreadable_job_is_deleted_with_all_but_not_by_a_filter(
     first, *_ = fail(manual_worker, "a", "b")
     manual_worker.connection.call("HSET", manual_worker.store.keys.job(first), "payload", "{")
     before_ms = now(manual_worker)
-    by_text = BulkAction(DELETE, "default", Status.FAILED, before_ms, JobFilter(text='"a"'))
+    by_text = BulkAction(DELETE, "default", Status.FAILED, before_ms, JobListFilter(text='"a"'))
     assert acted(by_text, on) == 0
     assert acted(BulkAction(DELETE, "default", Status.FAILED, before_ms), on) == 2
     assert stats() == {}
@@ -203,7 +206,9 @@ def test_a_job_performs_an_action_and_reports_progress(
     manual_worker: ManualWorker, run: Run
 ) -> None:
     fail(manual_worker, *range(60))
-    action = BulkAction(RETRY, "default", Status.FAILED, now(manual_worker), JobFilter(text="1"))
+    action = BulkAction(
+        RETRY, "default", Status.FAILED, now(manual_worker), JobListFilter(text="1")
+    )
     job = enqueue_bulk(action)
     result, told = run(job)
     assert result == {"jobs": 15}  # 1, 10-19, 21, 31, 41, 51
@@ -250,6 +255,6 @@ def test_the_pages_of_the_snapshot_overlap(
         return found
 
     monkeypatch.setattr(Queries, "ids", shrinking)
-    action = BulkAction(RETRY, "default", Status.FAILED, now(manual_worker), JobFilter(text=""))
+    action = BulkAction(RETRY, "default", Status.FAILED, now(manual_worker), JobListFilter(text=""))
     assert set(bulk._snapshot(action, Queries(manual_worker.connection))) == set(ids)
     assert asked[:3] == [0, 40, 90]

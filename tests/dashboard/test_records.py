@@ -12,7 +12,7 @@ import pytest
 from django.db import connection
 
 from django_redisqueue.dashboard import records_page as module
-from django_redisqueue.dashboard.filters import JobFilter
+from django_redisqueue.dashboard.filters import JobListFilter
 from django_redisqueue.dashboard.records_page import RecordQuery, parse_key, search
 from django_redisqueue.exceptions import InvalidOption
 from django_redisqueue.models import JobRecord
@@ -64,13 +64,13 @@ def test_all_records_newest_first_each_once() -> None:
         RecordQuery(status="failed"),
         RecordQuery(queue="low"),
         RecordQuery(queue="low", status="failed"),
-        RecordQuery(JobFilter(task="shop.mail")),
-        RecordQuery(JobFilter(task="shop.mail"), status="failed"),
-        RecordQuery(JobFilter(task="shop.mail"), queue="low"),
-        RecordQuery(JobFilter(task="shop.mail"), queue="low", status="failed"),
-        RecordQuery(JobFilter(text="ORDER 1"), status="failed"),
-        RecordQuery(JobFilter(text="order 1"), queue="low"),
-        RecordQuery(JobFilter(task="shop.mail", text="order 1"), queue="low", status="failed"),
+        RecordQuery(JobListFilter(task="shop.mail")),
+        RecordQuery(JobListFilter(task="shop.mail"), status="failed"),
+        RecordQuery(JobListFilter(task="shop.mail"), queue="low"),
+        RecordQuery(JobListFilter(task="shop.mail"), queue="low", status="failed"),
+        RecordQuery(JobListFilter(text="ORDER 1"), status="failed"),
+        RecordQuery(JobListFilter(text="order 1"), queue="low"),
+        RecordQuery(JobListFilter(task="shop.mail", text="order 1"), queue="low", status="failed"),
     ],
     ids=str,
 )
@@ -127,9 +127,9 @@ def test_matches_that_do_not_exist_are_not_searched_for_in_all_records(
         RecordQuery(queue="default"),
         RecordQuery(queue="default", status="failed"),
         RecordQuery(group="one"),
-        RecordQuery(JobFilter(text="x"), queue="default", status="failed"),
-        RecordQuery(JobFilter(task="tests.app.tasks.noop"), status="failed"),
-        RecordQuery(JobFilter(task="tests.app.tasks.noop", text="x"), status="failed"),
+        RecordQuery(JobListFilter(text="x"), queue="default", status="failed"),
+        RecordQuery(JobListFilter(task="tests.app.tasks.noop"), status="failed"),
+        RecordQuery(JobListFilter(task="tests.app.tasks.noop", text="x"), status="failed"),
     ):
         assert rows_read_in_vain(partial(search, wanted)) < 2000, wanted
 
@@ -147,7 +147,7 @@ def test_records_by_correlation_id(has_index: bool, monkeypatch: pytest.MonkeyPa
     assert pages(RecordQuery(correlation="req-7", status="failed")) == ids[20:]
     assert pages(RecordQuery(correlation="req-7", queue="low", status="failed")) == ids[20:]
     assert pages(RecordQuery(correlation="req-7", queue="low")) == ids[20:]
-    assert pages(RecordQuery(JobFilter(text="order 1"), correlation="req-8")) == [
+    assert pages(RecordQuery(JobListFilter(text="order 1"), correlation="req-8")) == [
         f"job_{n:05}" for n in range(124, 104, -1)
     ]
     assert pages(RecordQuery(correlation="req")) == []
@@ -158,7 +158,7 @@ def test_records_by_correlation_id(has_index: bool, monkeypatch: pytest.MonkeyPa
 
 def test_a_time_range() -> None:
     fill(30)
-    found = pages(RecordQuery(JobFilter(since_ms=ms(3), until_ms=ms(5))))
+    found = pages(RecordQuery(JobListFilter(since_ms=ms(3), until_ms=ms(5))))
     assert found == [f"job_{n:05}" for n in range(17, 8, -1)]
 
 
@@ -169,13 +169,13 @@ def ms(seconds: float) -> int:
 def test_a_slice_says_how_far_it_searched(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     monkeypatch.setattr(module, "SLICE", 30)
     fill(60)
-    found = search(RecordQuery(JobFilter(text="order 0")))
+    found = search(RecordQuery(JobListFilter(text="order 0")))
     assert found.rows == []
     assert found.back_to == BEGIN + timedelta(seconds=10)
     words = site.text("jobrecord_changelist", text='order 0"')
     assert "Nothing found so far." in words
     assert "back to 2026-01-01 00:00:10. Continue searching" in words
-    assert pages(RecordQuery(JobFilter(text='order 0"'))) == ["job_00000"]
+    assert pages(RecordQuery(JobListFilter(text='order 0"'))) == ["job_00000"]
 
 
 def test_ids_by_prefix() -> None:

@@ -18,7 +18,7 @@ from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.broker.queries import Queries
 from django_redisqueue.core.ids import shard_of_id
 from django_redisqueue.core.job_data import encode_error
-from django_redisqueue.dashboard import workflow_detail, workflows_page
+from django_redisqueue.dashboard import records_page, workflow_detail, workflows_page
 from django_redisqueue.dashboard.workflows_page import PARTS
 from django_redisqueue.models import JobRecord, WorkflowEvent, WorkflowRecord
 from tests.app import tasks
@@ -334,7 +334,7 @@ def test_the_list_by_status_and_name(site: Site) -> None:
 def test_the_list_continues_by_key(
     site: Site, monkeypatch: pytest.MonkeyPatch, query: dict[str, str]
 ) -> None:
-    monkeypatch.setattr(workflows_page, "LIST_SIZE", 2)
+    monkeypatch.setattr(records_page, "SIZE", 2)
     now = timezone.now()
     for n in range(7):  # three of them at the same time
         recorded(f"flow_{n}_x_0", "failed", name="a", made_at=now + timedelta(seconds=n // 3))

@@ -17,20 +17,17 @@ from django_redisqueue.broker.keys import Keys
 from django_redisqueue.core.ids import shard_of_id
 from django_redisqueue.models import JobEvent, OutboxJob
 from tests.app.models import Counter
-from tests.broker.harness import shaped
+from tests.broker.harness import READ, shaped
 from tests.mirror.mirrored_shard import differences
 from tests.support.history import FINAL
-from tests.support.stream import entries
 
 from .ledger import Jump, Ledger, Place
 
-READERS: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "hash": ("HGETALL", ()),
-    "list": ("LRANGE", (0, -1)),
-    "zset": ("ZRANGE", (0, -1, "WITHSCORES")),
-    "set": ("SMEMBERS", ()),
-    "string": ("GET", ()),
-}
+# Keys with their TTLs in ms, types and values. An expired one has no type.
+READ_PAGE = f"""{READ}
+for at, key in ipairs(ARGV) do found[at] = {{ key, redis.call('PTTL', key), read(key) }} end
+return found
+"""
 PAGE = 1000
 
 Keyspace = dict[str, tuple[str, Any]]
@@ -149,33 +146,14 @@ def read_keyspace(redis: Redis) -> tuple[Keyspace, set[str]]:
     expiring: set[str] = set()
     names = iter(sorted(redis.scan_iter("*", count=PAGE)))
     while page := list(islice(names, PAGE)):
-        kinds = ask(redis, [("TYPE", name) for name in page])
-        left = ask(redis, [("PTTL", name) for name in page])
-        values = ask(redis, [reader(kind, name) for name, kind in zip(page, kinds, strict=True)])
-        for name, kind, ms, value in zip(page, kinds, left, values, strict=True):
-            if kind == "stream":
-                value = entries(redis, name)
+        read: Any = redis.eval(READ_PAGE, 0, *page)
+        for name, ms, *typed in read:
             if ms > 0:
                 expiring.add(name)
-            if ms != -2 and value not in (None, []):  # otherwise it has expired meanwhile
+            if typed:
+                kind, value = typed
                 found[name] = (kind, shaped(kind, value))
     return found, expiring
-
-
-def reader(kind: str, name: str) -> tuple[Any, ...]:
-    command, rest = READERS.get(kind, ("EXISTS", ()))
-    return (command, name, *rest)
-
-
-def ask(redis: Redis, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """The raw replies, as a script sees them."""
-    pipeline = redis.pipeline(transaction=False)
-    for command in commands:
-        pipeline.execute_command("EVAL", RAW, 0, *command)
-    return list(pipeline.execute())
-
-
-RAW = "local found = redis.call(unpack(ARGV)); return type(found) == 'table' and found.ok or found"
 
 
 def call_of(job: dict[str, str]) -> str:

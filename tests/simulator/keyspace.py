@@ -7,29 +7,13 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from ..broker.harness import BrokerHarness, shaped
+from ..broker.harness import KEYSPACE, BrokerHarness, shaped
 from ..support.servers import RedisServer
 
 MAX_RECOVERIES = 2  # so that some jobs reach it
 Dump = dict[str, Any]  # key -> its type and value
 Saved = list[tuple[bytes, bytes]]  # keys with their dumped values
 
-# Reads every key that exists, with its type and value, and removes its TTL: Redis would expire keys
-# by the real clock, so that two dumps on a slow machine could differ.
-KEYSPACE = """
-local readers = {
-  hash = { 'HGETALL' }, list = { 'LRANGE', 0, -1 }, zset = { 'ZRANGE', 0, -1, 'WITHSCORES' },
-  set = { 'SMEMBERS' }, stream = { 'XRANGE', '-', '+' }, string = { 'GET' },
-}
-local call, found = redis.call, {}
-for at, key in ipairs(call('KEYS', '*')) do
-  local kind = call('TYPE', key).ok
-  call('PERSIST', key)
-  local reader = readers[kind]
-  found[at] = { key, kind, call(reader[1], key, unpack(reader, 2)) }
-end
-return found
-"""
 SHA = hashlib.sha1(KEYSPACE.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -51,8 +35,9 @@ class SimulatedBroker(BrokerHarness):
         self.raw.close()
 
     def dump_all(self) -> Dump:
-        """The keys of all shards."""
-        found = self.connection.script(SHA, KEYSPACE, self.keys.meta)
+        """The keys of all shards. They lose their TTLs: Redis would expire them by the real clock,
+        so that two dumps on a slow machine could differ."""
+        found = self.connection.script(SHA, KEYSPACE, self.keys.meta, "persist")
         return {key: (kind, shaped(kind, value)) for key, kind, value in sorted(found)}
 
     def dump(self) -> Dump:

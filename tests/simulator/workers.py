@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 
 from django_redisqueue.broker.replies import ClaimedJob, FinishCode, Outcome, ReapReply, WaitState
 
@@ -10,8 +11,9 @@ from ..broker.harness import outcome
 from .history import Step
 from .keyspace import MAX_RECOVERIES
 from .shard import LEASE_MS, QUEUES, WORKERS, Child, Shard
-from .verbs import Idle, verb
+from .verbs import Act, Idle, verb
 
+ActOfChild = Callable[[Shard, Step, Child], str]
 ENDS = [
     "completed", "completed", "completed", "completed", "failed", "retrying", "delayed",
     "cancelled", "queued", "limited",
@@ -21,12 +23,6 @@ ORDERS = [QUEUES, QUEUES[::-1], QUEUES[:1], QUEUES[1:]]
 
 def _child(shard: Shard, step: Step) -> Child:
     return step.pick(0, shard.children)
-
-
-def _busy(shard: Shard, step: Step) -> Child | None:
-    """A child that believes it holds a job."""
-    found = [child for child in shard.children if child.holds]
-    return step.pick(0, found) if found else None
 
 
 def _ends(step: Step, jobs: list[ClaimedJob]) -> list[Outcome]:
@@ -50,20 +46,29 @@ def claim(shard: Shard, step: Step) -> str:
     )  # fmt: skip
 
 
-@verb(14)
-def finish(shard: Shard, step: Step) -> str:
-    child = _busy(shard, step)
-    if child is None:
-        return claim(shard, step)
+def verb_of_busy_child(weight: int) -> Callable[[ActOfChild], Act]:
+    """Makes a verb of what a child does that believes it holds a job. If there is none, a child
+    claims instead."""
+
+    def register(act: ActOfChild) -> Act:
+        @wraps(act)
+        def act_or_claim(shard: Shard, step: Step) -> str:
+            busy = [child for child in shard.children if child.holds]
+            return act(shard, step, step.pick(0, busy)) if busy else claim(shard, step)
+
+        return verb(weight)(act_or_claim)
+
+    return register
+
+
+@verb_of_busy_child(14)
+def finish(shard: Shard, step: Step, child: Child) -> str:
     ended = _ends(step, step.some(1, child.holds, 3))
     return shard.exchange(child, ended, 0, loses_reply=step.picks[4] % 3 == 0)
 
 
-@verb(8)
-def finish_and_claim(shard: Shard, step: Step) -> str:
-    child = _busy(shard, step)
-    if child is None:
-        return claim(shard, step)
+@verb_of_busy_child(8)
+def finish_and_claim(shard: Shard, step: Step, child: Child) -> str:
     ended = _ends(step, step.some(1, child.holds, 3))
     wanted = step.pick(3, [1, 2, 8])
     return shard.exchange(child, ended, wanted, loses_reply=step.picks[4] % 3 == 0)
@@ -84,12 +89,9 @@ def a_late_call_arrives(shard: Shard, step: Step) -> str:
     return f"that of {child.name}"
 
 
-@verb(3)
-def release(shard: Shard, step: Step) -> str:
+@verb_of_busy_child(3)
+def release(shard: Shard, step: Step, child: Child) -> str:
     """Return unstarted jobs."""
-    child = _busy(shard, step)
-    if child is None:
-        return claim(shard, step)
     jobs = step.some(1, child.holds, 3)
     expected = [shard.is_held(child, job) for job in jobs]
     codes = shard.store.release(child.name, [(job.id, job.lease) for job in jobs])
@@ -98,14 +100,11 @@ def release(shard: Shard, step: Step) -> str:
     return f"{child.name} releases {[job.id for job in jobs]}: {codes}"
 
 
-@verb(3)
-def write_what_is_stale(shard: Shard, step: Step) -> str:
+@verb_of_busy_child(3)
+def write_what_is_stale(shard: Shard, step: Step, child: Child) -> str:
     """Another child writes to a job, or the job's own child does so under an old lease: nothing
     changes."""
-    child, other = _busy(shard, step), step.pick(1, shard.children)
-    if child is None:
-        return claim(shard, step)
-    job = step.pick(2, child.holds)
+    other, job = step.pick(1, shard.children), step.pick(2, child.holds)
     lease = job.lease - (other is child)
     if shard.is_held(other, job._replace(lease=lease)):  # after a rewind
         return Idle(f"{other.name} has {job.id}/{lease} by now")
@@ -118,12 +117,9 @@ def write_what_is_stale(shard: Shard, step: Step) -> str:
     return f"{other.name} writes to {job.id}/{lease} of {child.name}"
 
 
-@verb(3)
-def remember(shard: Shard, step: Step) -> str:
+@verb_of_busy_child(3)
+def remember(shard: Shard, step: Step, child: Child) -> str:
     """Progress, or a step."""
-    child = _busy(shard, step)
-    if child is None:
-        return claim(shard, step)
     job, is_held = step.pick(1, child.holds), shard.is_held(child, step.pick(1, child.holds))
     if step.picks[2] % 2:
         assert shard.store.progress(child.name, job.id, job.lease, "{}") is is_held
@@ -134,12 +130,9 @@ def remember(shard: Shard, step: Step) -> str:
     return f"{child.name} on {job.id}: {is_held}"
 
 
-@verb(2)
-def write_result_file(shard: Shard, step: Step) -> str:
+@verb_of_busy_child(2)
+def write_result_file(shard: Shard, step: Step, child: Child) -> str:
     """A large result goes into a file, whose name is recorded first."""
-    child = _busy(shard, step)
-    if child is None:
-        return claim(shard, step)
     job = step.pick(1, child.holds)
     found = shard.job(job.id)
     code = shard.store.record_result_file(job.id, job.lease, f"f{step.n}")
@@ -148,12 +141,9 @@ def write_result_file(shard: Shard, step: Step) -> str:
     return f"{child.name} for {job.id}: {code}"
 
 
-@verb(4)
-def park(shard: Shard, step: Step) -> str:
+@verb_of_busy_child(4)
+def park(shard: Shard, step: Step, child: Child) -> str:
     """A job waits for an event."""
-    child = _busy(shard, step)
-    if child is None:
-        return claim(shard, step)
     job, event = step.pick(1, child.holds), f"e{step.picks[2] % 3}"
     ms = step.pick(3, [None, 1000, 30_000])
     reply = shard.store.check_wait(child.name, job.id, job.lease, event, ms, sleeps=False)
@@ -199,12 +189,9 @@ def recover_a_dead_child(shard: Shard, step: Step) -> str:
     return f"{child.name}, of which {started} had started: {reply.jobs}"
 
 
-@verb(5)
-def crash(shard: Shard, step: Step) -> str:
+@verb_of_busy_child(5)
+def crash(shard: Shard, step: Step, child: Child) -> str:
     """A job kills its child, and the supervisor recovers it at once."""
-    child = _busy(shard, step)
-    if child is None:
-        return claim(shard, step)
     shard.kill(child)
     shard.dead.remove(child)
     started = [step.pick(1, child.holds).id]

@@ -150,7 +150,7 @@ class ClusterNodes:
         """Have a replica of the slot's owner take over, as an operator would, without losing
         anything."""
         owner, replica = self.owner(slot), self.replica(slot)
-        self._configure("cluster-node-timeout", VOTING_MS)
+        self._set_node_timeout(VOTING_MS)
         # Until they have heard whose replica a node is, its master ignores its request, and the
         # other masters its request for votes. That takes half of this time.
         wait_for(
@@ -162,7 +162,7 @@ class ClusterNodes:
         replica.cluster("FAILOVER")
         wait_for(lambda: self._agreed_owner(slot) is replica, "no failover")
         self._voted_at = time.monotonic()
-        self._configure("cluster-node-timeout", NODE_TIMEOUT_MS)
+        self._set_node_timeout(NODE_TIMEOUT_MS)
         return replica
 
     def kill_owner(self, slot: int) -> ClusterNode:
@@ -215,12 +215,12 @@ class ClusterNodes:
     @contextmanager
     def noticing(self) -> Iterator[None]:
         """The nodes notice a death on their own, within a second or two."""
-        self._configure("cluster-node-timeout", NOTICED_MS)
+        self._set_node_timeout(NOTICED_MS)
         try:
             yield
         finally:
             self._voted_at = time.monotonic()
-            self._configure("cluster-node-timeout", NODE_TIMEOUT_MS)
+            self._set_node_timeout(NODE_TIMEOUT_MS)
 
     def heal(self) -> None:
         """Start whatever was killed, wait until each master has its replica, and delete all
@@ -228,7 +228,7 @@ class ClusterNodes:
         for node in self.nodes:
             if not node.is_running:
                 node.start()
-        self._configure("cluster-node-timeout", NODE_TIMEOUT_MS)
+        self._set_node_timeout(NODE_TIMEOUT_MS)
         self.wait_until_whole()
         self.empty()
 
@@ -247,9 +247,9 @@ class ClusterNodes:
         """Wait until each master has its replica and all nodes agree."""
         wait_for(self._is_whole, "the cluster does not come up")
 
-    def _configure(self, name: str, value: object) -> None:
+    def _set_node_timeout(self, ms: int) -> None:
         for node in self.living:
-            node.asked.config_set(name, value)
+            node.asked.config_set("cluster-node-timeout", ms)
 
     def _agreed_owner(self, slot: int, asked: Sequence[ClusterNode] = ()) -> ClusterNode | None:
         """The owner according to all living nodes, or to these."""

@@ -17,8 +17,7 @@ from django.core.management.color import no_style
 from django.db import connection
 from redis import Redis
 
-from tests.gauntlet.evidence import ask, reader
-from tests.support.stream import entries
+from tests.gauntlet.evidence import READ_PAGE
 
 FILE = Path(__file__).with_name("version_0_1_0.json")
 TABLES = "0003_outbox_relayed_to"  # the last migration of the previous version
@@ -91,10 +90,5 @@ def restore_rows(apps: Apps, rows: list[dict[str, Any]]) -> None:
 
 
 def read_keys(redis: Redis) -> dict[str, tuple[str, Any, int]]:
-    names = sorted(redis.keys("*"))
-    found = {}
-    for name in names:
-        kind, ttl = ask(redis, [("TYPE", name), ("PTTL", name)])
-        value = entries(redis, name) if kind == "stream" else ask(redis, [reader(kind, name)])[0]
-        found[name] = (kind, value, ttl)
-    return found
+    found: Any = redis.eval(READ_PAGE, 0, *sorted(redis.keys("*")))
+    return {name: (kind, value, ttl) for name, ttl, kind, value in found}
