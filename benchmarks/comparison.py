@@ -1,10 +1,11 @@
-"""The results of `peers`: as rows, and as tables for docs/comparison.md."""
+"""The results of `peers`: as rows, and as tables and a chart for docs/comparison.md."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from html import escape
 from statistics import median
 from typing import Any
 
@@ -13,6 +14,7 @@ from .processes import ROOT
 from .report import Row, number, of_rounds
 
 PAGE = ROOT / "docs" / "comparison.md"
+CHART = ROOT / "docs" / "images" / "peers.svg"
 BEGIN, END = "<!-- begin peers -->\n", "<!-- end peers -->\n"
 MODES = {True: "append-only file", False: "no append-only file"}
 
@@ -114,7 +116,9 @@ class Comparison:
 
 
 def write(comparison: Comparison, machine: Mapping[str, Any]) -> None:
-    """Put the tables into the page, between two comments."""
+    """Put the tables and the chart into the page, between two comments."""
+    CHART.parent.mkdir(exist_ok=True)
+    CHART.write_text(chart(comparison))
     before, rest = PAGE.read_text().split(BEGIN)
     after = rest.split(END)[1]
     PAGE.write_text(before + BEGIN + markdown(comparison, machine) + END + after)
@@ -127,7 +131,8 @@ def markdown(comparison: Comparison, machine: Mapping[str, Any]) -> str:
     lines = [
         f"Measured on {today}, rounds: {rounds} (medians); {machine['cores']} cores, "
         f"{system}, Python {machine['python']}, Redis {machine['redis']};",
-        f"load average before the run {machine['load']:.1f}. **Bold** is the best.",
+        f"load average before the run {machine['load']:.1f}. **Bold** is the best.", "",
+        "![Bars for each queue and measure, with an append-only file](images/peers.svg)",
     ]  # fmt: skip
     for appendonly, title in MODES.items():
         lines += ["", f"{title.capitalize()}:", ""]
@@ -140,3 +145,44 @@ def markdown(comparison: Comparison, machine: Mapping[str, Any]) -> str:
     lines += ["", "Settings of the adapters:", ""]
     lines += [f"- {settings(name)}" for name in comparison.versions]
     return "\n".join(lines) + "\n"
+
+
+ROW, LABEL, BAR, PANEL = 18, 150, 250, 520  # px
+COLOURS = {True: "#0b6e4f", False: "#8a94a0"}
+
+
+def chart(comparison: Comparison) -> str:
+    """Bars for the runs with an append-only file: one panel per measure, two panels a row."""
+    height = ROW * (len(comparison.versions) + 2)
+    rows = (len(MEASURES) + 1) // 2
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * PANEL} {rows * height}"'
+        ' font-family="sans-serif" font-size="12">',
+        f'<rect width="{2 * PANEL}" height="{rows * height}" fill="white"/>',
+    ]
+    for index, one in enumerate(MEASURES):
+        x, y = index % 2 * PANEL, index // 2 * height
+        lines += [f'<g transform="translate({x} {y})">', *panel(comparison, one), "</g>"]
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def panel(comparison: Comparison, measure: Measure) -> Iterator[str]:
+    names = comparison.versions
+    known = [comparison.value(name, True, measure.key) or 0.0 for name in names]
+    most = max(known, default=0.0) or 1.0
+    better = "more" if measure.most_is_best else "less"
+    title = f"{measure.title}, {measure.unit} ({better} is better)"
+    yield f'<text x="8" y="{ROW}" font-weight="bold">{escape(title)}</text>'
+    for row, (name, value) in enumerate(zip(names, known, strict=True), 1):
+        y = ROW * row + 8
+        width = max(1.0, value / most * BAR)
+        yield f'<text x="{LABEL}" y="{y + 12}" text-anchor="end">{escape(name)}</text>'
+        if value:
+            colour = COLOURS[name == OURS]
+            yield (
+                f'<rect x="{LABEL + 6}" y="{y + 2}" width="{width:.1f}" height="{ROW - 5}"'
+                f' fill="{colour}"/>'
+            )
+        cell = escape(comparison.cell(name, True, measure.key) or "—")
+        x = LABEL + 12 + (width if value else 0)
+        yield f'<text x="{x:.1f}" y="{y + 12}">{cell}</text>'

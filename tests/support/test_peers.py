@@ -6,6 +6,7 @@ import ast
 import re
 import shutil
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -121,12 +122,13 @@ def test_a_rate_leaves_the_first_tenth_out() -> None:
         peers.rate(notes[:1], 5)
 
 
-def test_the_page_has_tables_and_the_cases_where_ours_is_not_first(
+def test_the_page_has_tables_a_chart_and_the_cases_where_ours_is_not_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = tmp_path / "comparison.md"
+    page, chart = tmp_path / "comparison.md", tmp_path / "images" / "peers.svg"
     page.write_text(f"before\n{comparison.BEGIN}old\n{comparison.END}after\n")
     monkeypatch.setattr(comparison, "PAGE", page)
+    monkeypatch.setattr(comparison, "CHART", chart)
     found = Comparison({OURS: "1.0", "huey": "3.5"})
     found.add(OURS, True, enqueue=100, noop=500, pickup_p99=1, worker_killed=20)
     found.add("huey", True, enqueue=150, noop=60, pickup_p99=2)
@@ -143,6 +145,8 @@ def test_the_page_has_tables_and_the_cases_where_ours_is_not_first(
     assert "| huey 3.5 | not within 90 s |" in text
     assert "\n- enqueue, append-only file: huey 150, ours 100 calls/s.\n" in text
     assert "pick-up p99, append-only file:" not in text
+    bars = ElementTree.fromstring(chart.read_text()).iter("{http://www.w3.org/2000/svg}rect")
+    assert len(list(bars)) == 1 + 7
     rows = list(found.rows())
     assert "recovery, worker killed: huey (append-only file)" in table("peers", rows)
     assert {"value": None, "unit": "not within 90 s"}.items() <= as_json(rows)[13].items()
