@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, suppress
 from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
@@ -113,7 +113,7 @@ def test_names_that_differ_in_case_or_in_a_space_at_the_end_are_different(
     queue_settings: dict[str, Any],
 ) -> None:
     found = [
-        run_step("j", name, "default", lambda name=name: f'"{name}"', nullcontext)
+        run_step("j", name, "default", lambda name=name: f'"{name}"')
         for name in ("Go", "go", "go ")
     ]
     assert found == ['"Go"', '"go"', '"go "']

@@ -24,7 +24,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from ..client.enqueue import in_atomic, through_outbox
-from ..core.interrupts import Shield
+from ..core.interrupts import interrupt_shield
 from ..exceptions import JobAbandoned, StepError, first_line
 from ..models import Receipt, StepReceipt
 
@@ -171,7 +171,7 @@ def _after_error(
         return None
 
 
-def run_step(job_id: str, name: str, alias: str, work: Callable[[], str], shield: Shield) -> str:
+def run_step(job_id: str, name: str, alias: str, work: Callable[[], str]) -> str:
     """The result (JSON) of ``work``, run in a transaction unless the step already has a receipt.
 
     In an ``exactly_once`` job the transaction is the job's. An error undoes only the step's rows,
@@ -198,7 +198,7 @@ def run_step(job_id: str, name: str, alias: str, work: Callable[[], str], shield
             _create(job_id, name, alias, text)
             written = text
         if unit is not None:
-            with shield():
+            with interrupt_shield.get()():
                 unit.commit()
     except Exception as error:
         if written is None:
@@ -217,12 +217,11 @@ def run_step(job_id: str, name: str, alias: str, work: Callable[[], str], shield
 class CursorReceipt:
     """The cursor of an ``exactly_once`` job, in its transaction."""
 
-    def __init__(self, unit: UnitOfWork, name: str, shield: Shield) -> None:
+    def __init__(self, unit: UnitOfWork, name: str) -> None:
         unit.check()
         unit.has_steps = True
         self._unit = unit
         self._name = name
-        self._shield = shield
         self._version = 0
 
     def read(self) -> str | None:
@@ -249,7 +248,7 @@ class CursorReceipt:
             if not moved:
                 raise _overtaken(unit.job_id)
         self._version += 1
-        with self._shield():
+        with interrupt_shield.get()():
             unit.commit()
 
     def _row(self) -> QuerySet[StepReceipt]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -214,11 +214,11 @@ def test_nothing_commits_inside_atomic(settings: Any) -> None:
 def test_a_cursor_only_advances_from_where_its_run_read_it() -> None:
     """Two runs of a job overlap: the rows of the slower one are rolled back."""
     with UnitOfWork("job_1", "default") as unit:
-        cursor = CursorReceipt(unit, "cursor:c", nullcontext)
+        cursor = CursorReceipt(unit, "cursor:c")
         assert cursor.read() is None
         bump("first")
         cursor.write("1")
-        twin = CursorReceipt(unit, "cursor:c", nullcontext)
+        twin = CursorReceipt(unit, "cursor:c")
         assert twin.read() == "1"
         twin.write("2")
         with pytest.raises(JobAbandoned, match="another run of job job_1 has committed this"):
@@ -228,7 +228,7 @@ def test_a_cursor_only_advances_from_where_its_run_read_it() -> None:
         bump("slower")
         unit = current_unit()
         assert unit is not None
-        CursorReceipt(unit, "cursor:c", nullcontext).write("1")
+        CursorReceipt(unit, "cursor:c").write("1")
         return ""
 
     with pytest.raises(JobAbandoned):

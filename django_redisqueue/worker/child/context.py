@@ -6,7 +6,7 @@ import math
 import time
 from asyncio import _get_running_loop
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
@@ -26,7 +26,6 @@ from ...core.clock import Duration, from_ms, to_period_ms
 from ...core.codec import dumps, utf8_size
 from ...core.formatting import shorten
 from ...core.ids import due_ms_of, is_workflow_id
-from ...core.interrupts import Shield
 from ...core.parsing import is_number
 from ...exceptions import (
     Interrupt,
@@ -75,9 +74,8 @@ class JobContext:
     """The running job as its task sees it."""
 
     __slots__ = (
-        "_cancelled", "_is_stopping", "_parent_results", "_report", "_reported", "_shield",
-        "_steps", "_store", "_walks", "attempt", "claimed", "interrupt", "job",
-        "max_attempts",
+        "_cancelled", "_is_stopping", "_parent_results", "_report", "_reported", "_steps",
+        "_store", "_walks", "attempt", "claimed", "interrupt", "job", "max_attempts",
     )  # fmt: skip
 
     def __init__(
@@ -86,7 +84,6 @@ class JobContext:
         report: Report,
         store: StepStore,
         is_stopping: Callable[[], bool] = lambda: False,
-        shield: Shield = nullcontext,
         max_attempts: int = 1,
     ) -> None:
         self.job = Job(claimed.id)  #: the handle of this job
@@ -100,7 +97,6 @@ class JobContext:
         self._parent_results: dict[str, Any] | None = None
         self._store = store
         self._is_stopping = is_stopping
-        self._shield = shield
         self._walks = 0  # how many are in progress
         self._steps: Steps | None = None
 
@@ -192,7 +188,7 @@ class JobContext:
     def _run(self) -> Steps:
         """The steps of this run, created on first use."""
         if self._steps is None:
-            self._steps = Steps(self.claimed, self._store, self._shield)
+            self._steps = Steps(self.claimed, self._store)
         return self._steps
 
     def step(
@@ -366,8 +362,7 @@ class JobContext:
         end = math.inf
         if max_runtime is not None:
             end = time.monotonic() + to_period_ms(max_runtime, "max_runtime") / 1000
-        source, field = source_of(items), self._run.use(Kind.CURSOR, name)
-        cursor = Cursor(self._run, field, self._shield)
+        source, cursor = source_of(items), Cursor(self._run, self._run.use(Kind.CURSOR, name))
         return Walk(
             source, cursor, size, total, self._walking, lambda: self._must_stop(end), self.progress
         )

@@ -388,7 +388,7 @@ class Executor:
 
     def steps_of(self, job: ClaimedJob) -> Steps:
         """The steps of a job in this thread."""
-        return Steps(job, self._job_redis, self._interrupts.shield)
+        return Steps(job, self._job_redis)
 
     def record(
         self, job: ClaimedJob, resolution: Resolution, started_ms: int | None = None
@@ -414,7 +414,7 @@ class Executor:
         job = execution.job
         context = JobContext(
             job, partial(self._job_redis.report, job), self._job_redis,
-            lambda: self._interrupts.stopping, self._interrupts.shield, execution.max_attempts,
+            lambda: self._interrupts.stopping, execution.max_attempts,
         )  # fmt: skip
         if self._interrupts.cancelled is job:
             context.mark_cancelled()

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import NamedTuple, NoReturn
 
@@ -62,10 +62,6 @@ class InFlightRun:
         self.context: JobContext | None = None
         self.progress: LatestProgress | None = None
         self.interrupt: Interrupt | None = None  #: the first one; others are ignored
-
-    def shield(self) -> AbstractContextManager[None]:
-        """Raise no interrupt inside the block."""
-        return nullcontext()
 
     def new_context(self, _: Execution) -> JobContext:
         """The context of this run, which is in flight."""
@@ -194,13 +190,10 @@ class InFlight:
     def add_context(self, run: InFlightRun) -> JobContext:
         """The context of a run whose task takes one. Its progress does not wait for Redis."""
         job = run.execution.job
-        run.progress = LatestProgress(
-            lambda text: self._report(job, text), self._progress.put, run.shield
-        )
+        run.progress = LatestProgress(lambda text: self._report(job, text), self._progress.put)
         run.context = JobContext(
-            job, run.progress.give, self._steps, self._is_stopping, run.shield,
-            run.execution.max_attempts,
-        )  # fmt: skip
+            job, run.progress.give, self._steps, self._is_stopping, run.execution.max_attempts
+        )
         if isinstance(run.interrupt, JobCancelled):
             run.context.mark_cancelled()
         return run.context

@@ -18,7 +18,6 @@ from django.core.exceptions import FieldDoesNotExist
 from django.db.models import Field, Manager, Model, Q, QuerySet
 
 from ...core.codec import dumps, loads
-from ...core.interrupts import Shield
 from ...exceptions import StepError, short_repr
 from ...outbox.receipts import CursorReceipt, current_unit
 from .steps import Steps, in_thread
@@ -162,11 +161,11 @@ class Cursor:
     """Where a walk keeps its position: among the job's steps, and for an ``exactly_once`` job with
     its rows. The steps then have a copy, which shows that the job makes progress."""
 
-    def __init__(self, steps: Steps, field: str, shield: Shield) -> None:
+    def __init__(self, steps: Steps, field: str) -> None:
         unit = current_unit()
         self._steps = steps
         self._field = field
-        self._receipt = None if unit is None else CursorReceipt(unit, field, shield)
+        self._receipt = None if unit is None else CursorReceipt(unit, field)
 
     def read(self) -> str | None:
         return self._steps.get(self._field) if self._receipt is None else self._receipt.read()

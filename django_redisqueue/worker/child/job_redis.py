@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 from ...broker.commands import Commands
@@ -18,7 +18,7 @@ from ...client.large_results import decode_result
 from ...conf import Settings
 from ...core.codec import stored_name
 from ...core.ids import shard_of_id
-from ...core.interrupts import Shield
+from ...core.interrupts import interrupt_shield
 from ...core.parsing import int64_or_none
 from ...exceptions import JobAbandoned, RedisRefused, RedisUnavailable
 from .context import Report
@@ -144,16 +144,13 @@ class LatestProgress:
     """The latest progress of a job that runs beside others, on its way to the thread that sends it.
 
     A job on an event loop must not wait for Redis, so it only leaves its progress here. ``wake``
-    calls the progress thread, and ``shield`` keeps interrupts out while the job holds a lock. Once
-    the job has ended, the reporter thread sends the last one, right before the outcome.
+    calls the progress thread. Once the job has ended, the reporter thread sends the last one, right
+    before the outcome.
     """
 
-    def __init__(
-        self, send: Report, wake: Callable[[LatestProgress], None], shield: Shield = nullcontext
-    ) -> None:
+    def __init__(self, send: Report, wake: Callable[[LatestProgress], None]) -> None:
         self._send = send
         self._wake = wake
-        self._shield = shield
         self._text = ""  # not sent yet; "" if everything was sent
         self._is_lost = False
         self._is_over = False
@@ -162,7 +159,7 @@ class LatestProgress:
 
     def give(self, text: str) -> bool:
         """Leave progress to be sent. False once the lease is lost or the job has ended."""
-        with self._shield(), self._guard:
+        with interrupt_shield.get()(), self._guard:
             if self._is_over or self._is_lost:
                 return False
             is_first = not self._text

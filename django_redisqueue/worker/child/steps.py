@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,7 +23,6 @@ from ...broker.replies import ClaimedJob, WaitReply, WaitState
 from ...conf import get_settings
 from ...core.codec import encode_result, loads
 from ...core.ids import STEP_NAME
-from ...core.interrupts import Shield
 from ...exceptions import (
     ApprovalRejected,
     EventTimeout,
@@ -84,10 +83,9 @@ def check_step_name(name: object, what: str = "a step") -> str:
 class Steps:
     """The steps of one run."""
 
-    def __init__(self, job: ClaimedJob, store: StepStore, shield: Shield = nullcontext) -> None:
+    def __init__(self, job: ClaimedJob, store: StepStore) -> None:
         self._job = job
         self._store = store
-        self._shield = shield
         self._fields: dict[str, str] | None = None
         self._used: set[str] = set()
         self._sleeps = 0
@@ -177,9 +175,7 @@ class Steps:
         if text is None:
             with _running(name):
                 if atomic or unit is not None:
-                    text = run_step(
-                        self._job.id, field, using, lambda: self.encode(name, func()), self._shield
-                    )
+                    text = run_step(self._job.id, field, using, lambda: self.encode(name, func()))
                 else:
                     text = self.encode(name, func())
             self.save(field, text)

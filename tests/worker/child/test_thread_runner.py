@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
@@ -216,7 +215,7 @@ def lock() -> Iterator[threading.Lock]:
     assert lock.acquire(blocking=False), "the interrupted job still holds it"
 
 
-AT_LOCK = "if not self._lock", "with self._shield", "with interrupt_shield"
+AT_LOCK = "if not self._lock", "with interrupt_shield"
 
 
 def line_of(thread: threading.Thread) -> str:
@@ -258,11 +257,7 @@ def test_an_interrupt_leaves_no_lock_of_the_cluster_map_held(lock: threading.Loc
 
 def test_an_interrupt_leaves_no_lock_of_the_progress_held(lock: threading.Lock) -> None:
     """Otherwise the child could report no outcome again."""
-
-    def shield() -> AbstractContextManager[object]:
-        return interrupt_shield.get()()
-
-    progress = LatestProgress(lambda text: True, lambda one: None, shield)
+    progress = LatestProgress(lambda text: True, lambda one: None)
     progress._guard = lock
     interrupt_as_it_gets(lock, lambda: progress.give("{}"))
 
