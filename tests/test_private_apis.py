@@ -1,4 +1,4 @@
-"""What this package uses of Django, asgiref and redis-py that they do not document.
+"""What this package uses of Python, Django, asgiref and redis-py that they do not document.
 
 Each has a test here that fails by its name when a new version drops or changes it.
 """
@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import io
+import multiprocessing
 import threading
 from asyncio import _get_running_loop
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, process
+from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -198,3 +201,20 @@ def test_asgiref_runs_calls_outside_a_context_in_one_executor(
     name = asyncio.run(sync_to_async(lambda: threading.current_thread().name)())
     executor.shutdown()
     assert name.startswith("ours")
+
+
+def test_executors_of_processes_end_by_python_exit() -> None:
+    assert callable(process._python_exit)
+    assert isinstance(process._threads_wakeups, Mapping)
+
+
+def test_multiprocessing_deletes_its_folder_by_a_finalizer() -> None:
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        folder = pool.apply(_folder_after_finalizers)
+    assert not Path(folder).exists()
+
+
+def _folder_after_finalizers() -> str:
+    folder = util.get_temp_dir()
+    util._run_finalizers()
+    return folder

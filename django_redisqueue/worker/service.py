@@ -20,7 +20,7 @@ from ..conf import get_settings
 from ..core.records import WorkerReport
 from ..exceptions import InvalidOption
 from ..signals import child_started, child_stopping
-from .child.forks import reset_signals_in_forks
+from .child.forks import end_processes, reset_signals_in_forks
 from .child.loop import Child
 from .child_state import FILES_PER_CHILD, ChildState
 from .identity import Worker, name_and_number, this_worker
@@ -124,6 +124,7 @@ class Service:
         is_drained = work()
         state.keep_alive(RECEIVERS)
         child_stopping.send(sender=sender, child=child)
+        end_processes()
         connections.close_all()
         return EXIT_QUEUES_EMPTY if is_drained else EXIT_DONE
 

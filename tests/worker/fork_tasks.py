@@ -8,7 +8,9 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from multiprocessing.util import get_temp_dir
 from typing import Any
 
 import django
@@ -71,6 +73,30 @@ def pool_of_new_processes() -> list[int]:
     """What ``multiprocessing.Pool`` starts from Python 3.14 on: processes without Django."""
     with multiprocessing.get_context("forkserver").Pool(2, initializer=django.setup) as processes:
         return processes.map(_square, range(4))
+
+
+_kept: list[Any] = []
+
+
+@task
+def keep_processes(kind: str) -> tuple[int, str]:
+    """Keeps a pool or the like for later jobs of this process, as modules do that start it once.
+    Returns the id of its process, and the folder for its sockets."""
+    fork = multiprocessing.get_context("fork")
+    if kind == "pool":
+        _kept.append(fork.Pool(1))
+        pid = _kept[0].apply(os.getpid)
+    elif kind == "executor":
+        _kept.append(ProcessPoolExecutor(1, mp_context=fork))
+        pid = _kept[0].submit(os.getpid).result()
+    elif kind == "manager":
+        _kept.append(fork.Manager())
+        pid = _kept[0]._process.pid
+    else:
+        _kept.append(fork.Process(target=time.sleep, args=(600,), daemon=True))
+        _kept[0].start()
+        pid = _kept[0].pid
+    return pid, get_temp_dir()
 
 
 @task(timeout=5)

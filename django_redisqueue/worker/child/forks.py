@@ -3,24 +3,27 @@
 A process that a task forks inherits the child's connections and pipes, and its place in the main
 loop. If it returned from the task (or raised, as ``sys.exit`` does), two processes would read each
 other's replies and run jobs that no supervisor watches. So a forked process ends when the task
-does.
+does. A child that ends also ends the pools of processes that its tasks have kept.
 """
 
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import signal
 import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from multiprocessing import util
 from types import TracebackType
 from typing import NoReturn
 
 logger = logging.getLogger("django_redisqueue")
 
 
+EXIT_SECONDS = 5.0  # for the processes that jobs have left to end
 _SUPERVISOR_SIGNALS = (signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1)
 
 
@@ -44,6 +47,28 @@ def reset_signals_in_forks() -> None:
         unblock()
 
     os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=reset)
+
+
+def end_processes() -> None:
+    """End the pools, managers and daemons that jobs have left running, and delete the temporary
+    folder of ``multiprocessing``, as Python does when it exits. A child ends by ``os._exit``, so
+    otherwise each would leave its own behind, idle for ever.
+
+    In a thread, because that may take long: an executor first finishes its work.
+    """
+    ending = threading.Thread(target=_end_processes, name="end processes", daemon=True)
+    with suppress(RuntimeError):  # the machine has no room for a thread
+        ending.start()
+        ending.join(EXIT_SECONDS)
+
+
+def _end_processes() -> None:
+    if futures := sys.modules.get("concurrent.futures.process"):
+        futures._python_exit()
+    util._run_finalizers()  # type: ignore[attr-defined]
+    for process in multiprocessing.active_children():
+        if process.daemon:
+            process.terminate()
 
 
 def exit_after_fd_loss(jobs: Sequence[str]) -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -36,10 +37,7 @@ def test_a_forked_process_that_leaves_its_task_ends_there(
     assert (job.status, job.result) == ("completed", "the job's own")
     eventually(lambda: forking.runs()["forks-fork"], why=forking.report)
     forked = forking.pid("forks-fork")
-    eventually(
-        lambda: not psutil.pid_exists(forked) or not is_alive(psutil.Process(forked)),
-        why=forking.report,
-    )
+    eventually(lambda: not is_running(forked), why=forking.report)
     # The child continues alone: a second reader of its connection would swallow replies.
     jobs = tasks.run.enqueue_many([(forking.book, f"after{n}") for n in range(300)])
     forking.until_done(301)
@@ -66,6 +64,21 @@ def test_a_pool_of_new_processes_sets_up_django(forking: WorkerHarness) -> None:
     forking.worker("--processes", "1", fresh=True).wait_until_up(2)
     job = forking.ended(fork_tasks.pool_of_new_processes.enqueue())
     assert (job.status, job.result) == ("completed", [0, 1, 4, 9])
+
+
+@pytest.mark.parametrize("kind", ["pool", "executor", "manager", "daemon"])
+def test_processes_that_jobs_have_kept_end_with_their_child(
+    forking: WorkerHarness, kind: str
+) -> None:
+    """Otherwise each child that is replaced (``--max-jobs``) leaves some behind for ever."""
+    forking.worker("--processes", "1", "--max-jobs", "1").wait_until_up(2)
+    kept, folder = forking.ended(fork_tasks.keep_processes.enqueue(kind)).result
+    eventually(lambda: not is_running(kept), why=forking.report)
+    eventually(lambda: not Path(folder).exists(), why=forking.report)
+
+
+def is_running(pid: int) -> bool:
+    return psutil.pid_exists(pid) and is_alive(psutil.Process(pid))
 
 
 def test_a_program_that_a_job_started_can_be_terminated(forking: WorkerHarness) -> None:
