@@ -52,10 +52,11 @@ class Fault(NamedTuple):
     message: str = ""
 
 
-# The first row whose class matches. Errors that no operation can meet have none of their own.
+# The first row whose class matches.
 FAULTS = (
     Fault(ours.UnknownTask, 400, "unknown_task"),
     Fault(ours.UnknownQueue, 400, "unknown_queue"),
+    Fault(ours.InvalidTask, 400, "invalid_task"),
     Fault(ours.InvalidName, 400, "invalid_name"),
     Fault(ours.InvalidOption, 400, "invalid_option"),
     Fault(ours.InvalidArguments, 400, "invalid_arguments"),
@@ -63,10 +64,31 @@ FAULTS = (
     Fault(ours.JobNotFound, 404, "not_found"),
     Fault(ours.UniqueConflict, 409, "unique_conflict"),
     Fault(ours.WrongState, 409, "wrong_state"),
+    Fault(ours.JobFailed, 409, "job_failed"),
+    Fault(ours.NotCommitted, 409, "not_committed"),
     Fault(ours.IdempotencyConflict, 422, "idempotency_conflict"),
+    Fault(ours.LeaseLost, 409, "lease_lost"),
+    Fault(ours.WorkerLost, 409, "worker_lost"),
+    Fault(ours.JobExpired, 409, "job_expired"),
     Fault(ours.CorruptJob, 409, "corrupt_job"),
     Fault(ours.WorkflowError, 400, "invalid_workflow"),
     Fault(ours.WorkflowNotFound, 404, "not_found"),
+    Fault(ours.WorkflowFailed, 409, "workflow_failed"),
+    Fault(ours.GatherError, 400, "invalid_gather"),
+    Fault(ours.GatherExists, 409, "gather_exists"),
+    Fault(ours.GatherNotFound, 404, "not_found"),
+    Fault(ours.GatherFailed, 409, "gather_failed"),
+    Fault(ours.ResultGone, 404, "result_gone"),
+    Fault(
+        ours.WaitTimeout, 504, "timeout",
+        "the job, workflow or gather did not end in time; ask again later",
+    ),
+    Fault(
+        ours.EventTimeout, 504, "event_timeout",
+        "the event that the job waits for was not sent in time",
+    ),
+    Fault(ours.ApprovalRejected, 409, "approval_rejected"),
+    Fault(ours.StepError, 409, "step_error"),
     Fault(
         ours.NotReplicated, 503, "redis_unavailable",
         "too few replicas of Redis confirmed the request, so a failover may lose it; to enqueue "
