@@ -326,6 +326,13 @@ def test_jobs_aside_are_taken_by_priority_one_at_a_time(aside: BrokerHarness) ->
     invariants(aside)
 
 
+def test_a_claim_drops_a_limited_number_of_lost_jobs_that_are_aside(aside: BrokerHarness) -> None:
+    key = aside.keys.queue("default").priority
+    aside.redis.zadd(key, {f"lost{n:03}": 202 * 2**45 + n for n in range(150)})
+    assert len(aside.claim(jobs=10).lost) == 100
+    assert aside.taken(jobs=10) == ["p5"]
+
+
 def test_a_job_aside_runs_without_jobs_that_have_lanes(aside: BrokerHarness) -> None:
     aside.add("a", "b", lane="gold|c:t: c:t=9")
     assert [aside.taken(f"c{n}", jobs=10) for n in range(4)] == [

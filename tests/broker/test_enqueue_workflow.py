@@ -134,6 +134,21 @@ def test_a_key_of_the_wrong_type_is_named_and_nothing_is_created(broker: BrokerH
         workflow.push()
 
 
+def test_an_index_of_the_wrong_type_is_named_and_nothing_is_created(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: []})
+    workflow.jobs[0] = workflow.jobs[0]._replace(options='{"index":"tag:x"}')
+    with broker.refused_over(broker.keys.index("tag:x"), "set"):
+        workflow.push()
+
+
+def test_a_delayed_first_job_is_counted_once(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: [0]})
+    workflow.jobs[0] = workflow.jobs[0]._replace(when="+5000")
+    workflow.push()
+    assert workflow.counts() == {"total": 2, "waiting": 1}
+    invariants(broker)
+
+
 def test_a_callback_runs_once_when_the_workflow_is_complete(broker: BrokerHarness) -> None:
     workflow = BrokerWorkflow(
         broker, {0: [], 1: []}, complete_task="app.done", complete_payload="[[7],{}]",

@@ -222,6 +222,20 @@ def test_without_a_follow_up_the_results_just_expire(broker: BrokerHarness) -> N
     assert 0 < query.ttl_ms() <= TTL_MS
 
 
+def test_without_a_follow_up_a_gather_is_forgotten_with_its_results(broker: BrokerHarness) -> None:
+    query = Query(broker, "ab", failure=False)
+    query.start()
+    query.run_one()
+    query.run_one("failed")
+    assert query.state() == ("failed", "unreachable")
+    broker.advance(TTL_MS - 1)  # after the check that was due next
+    query.look()
+    assert query.is_known
+    broker.advance(1)
+    query.look()
+    assert not query.is_known
+
+
 def test_the_result_of_a_listener_retried_by_hand_is_kept_and_triggers_nothing(
     broker: BrokerHarness,
 ) -> None:
