@@ -78,7 +78,10 @@ def test_processes_that_jobs_have_kept_end_with_their_child(
 
 
 def is_running(pid: int) -> bool:
-    return psutil.pid_exists(pid) and is_alive(psutil.Process(pid))
+    try:
+        return is_alive(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_a_program_that_a_job_started_can_be_terminated(forking: WorkerHarness) -> None:
