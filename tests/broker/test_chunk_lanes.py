@@ -25,10 +25,19 @@ def test_a_claim_takes_one_chunk_and_nothing_else(broker: BrokerHarness) -> None
     invariants(broker)
 
 
+def test_a_chunk_in_another_queue_does_not_prolong_the_wait(broker: BrokerHarness) -> None:
+    broker.add("a", lane=lane(wait_ms=5000))
+    broker.advance(3000)
+    broker.add("b", lane=lane(wait_ms=5000), queue="other")
+    broker.advance(2000)
+    broker.store.promote([])
+    assert broker.taken() == ["a"]
+
+
 def test_a_chunk_is_never_behind_other_jobs_in_a_batch(broker: BrokerHarness) -> None:
     broker.add("plain")
     broker.add("other", lane="s|c:all: c:all=9")
-    broker.add("a", "b", lane=lane())
+    broker.add("a", "b", lane=f"z{lane()}")
     batches = [broker.taken(f"c{n}", jobs=8) for n in range(4)]
     assert ["a", "b"] in batches
     assert sorted(job_id for batch in batches for job_id in batch) == ["a", "b", "other", "plain"]

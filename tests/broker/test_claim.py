@@ -326,6 +326,13 @@ def test_jobs_aside_are_taken_by_priority_one_at_a_time(aside: BrokerHarness) ->
     invariants(aside)
 
 
+def test_a_claim_drops_a_limited_number_of_lost_jobs_that_are_aside(aside: BrokerHarness) -> None:
+    key = aside.keys.queue("default").priority
+    aside.redis.zadd(key, {f"lost{n:03}": 202 * 2**45 + n for n in range(150)})
+    assert len(aside.claim(jobs=10).lost) == 100
+    assert aside.taken(jobs=10) == ["p5"]
+
+
 def test_a_job_aside_runs_without_jobs_that_have_lanes(aside: BrokerHarness) -> None:
     aside.add("a", "b", lane="gold|c:t: c:t=9")
     assert [aside.taken(f"c{n}", jobs=10) for n in range(4)] == [
@@ -335,6 +342,11 @@ def test_a_job_aside_runs_without_jobs_that_have_lanes(aside: BrokerHarness) -> 
         ["a", "b"],
     ]
     invariants(aside)
+
+
+def test_jobs_of_the_same_priority_go_after_those_aside(aside: BrokerHarness) -> None:
+    aside.add("a", priority=5)
+    assert [aside.taken(f"c{n}") for n in range(2)] == [["p5"], ["a"]]
 
 
 def test_jobs_of_a_higher_priority_go_before_those_aside(aside: BrokerHarness) -> None:

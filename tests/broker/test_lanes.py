@@ -37,6 +37,24 @@ def test_a_finished_jobs_slot_goes_to_the_next_job(broker: BrokerHarness) -> Non
     invariants(broker)
 
 
+def test_a_batch_has_jobs_with_and_without_lanes(broker: BrokerHarness) -> None:
+    broker.add("a", "b", "c", lane="gold")
+    broker.add("x", priority=5)
+    broker.add("y", "z")
+    assert sorted(broker.taken(jobs=6)) == ["a", "b", "c", "x", "y", "z"]
+
+
+def test_a_lane_that_was_called_in_vain_calls_the_next(broker: BrokerHarness) -> None:
+    for name in "abc":
+        broker.add(name, lane=f"{name}{ONE}")
+    job = broker.take()
+    assert broker.taken("c2", jobs=8) == []
+    broker.finish(outcome(job))
+    broker.store.cancel(["b"])  # whose lane was called
+    assert broker.taken("c2", jobs=8) == ["c"]
+    invariants(broker)
+
+
 @pytest.mark.parametrize("kind", ["completed", "failed", "retrying", "delayed", "cancelled"])
 def test_every_end_of_a_run_frees_its_slot(broker: BrokerHarness, kind: str) -> None:
     broker.add("a", "b", lane=ONE)
@@ -358,6 +376,19 @@ def test_a_rate_limited_service_blocks_its_rate(broker: BrokerHarness) -> None:
     broker.advance(1)
     broker.store.promote([])
     assert len(broker.taken()) == 1
+    invariants(broker)
+
+
+def test_a_blocked_rate_is_not_opened_earlier_by_a_shorter_block(broker: BrokerHarness) -> None:
+    broker.add("a", "b", "c", lane="|r:r: r:r=60/60000000/10")
+    a, b = broker.take(), broker.take()
+    broker.finish(outcome(a, "limited", ERROR, "30000"), outcome(b, "limited", ERROR, "5000"))
+    broker.advance(29_999)
+    broker.store.promote([])
+    assert broker.taken() == []
+    broker.advance(1)
+    broker.store.promote([])
+    assert broker.taken(jobs=1) == ["c"]
     invariants(broker)
 
 

@@ -58,6 +58,15 @@ def test_no_attempt_is_used(broker: BrokerHarness) -> None:
     assert broker.take().attempts == 0
 
 
+def test_only_a_run_that_had_started_is_recorded(broker: BrokerHarness) -> None:
+    broker.add("a", "b")
+    broker.claim(jobs=2)
+    started_ms = str(broker.now)
+    broker.store.reap("c1", ["a"])
+    runs = [[broker.job(name).get(field) for field in ("ran", "first_ms")] for name in "ab"]
+    assert runs == [["c1", started_ms], [None, None]]
+
+
 def test_a_second_reap_finds_nothing(broker: BrokerHarness) -> None:
     broker.add("a")
     broker.take()

@@ -222,6 +222,20 @@ def test_without_a_follow_up_the_results_just_expire(broker: BrokerHarness) -> N
     assert 0 < query.ttl_ms() <= TTL_MS
 
 
+def test_without_a_follow_up_a_gather_is_forgotten_with_its_results(broker: BrokerHarness) -> None:
+    query = Query(broker, "ab", failure=False)
+    query.start()
+    query.run_one()
+    query.run_one("failed")
+    assert query.state() == ("failed", "unreachable")
+    broker.advance(TTL_MS - 1)  # after the check that was due next
+    query.look()
+    assert query.is_known
+    broker.advance(1)
+    query.look()
+    assert not query.is_known
+
+
 def test_the_result_of_a_listener_retried_by_hand_is_kept_and_triggers_nothing(
     broker: BrokerHarness,
 ) -> None:
@@ -306,6 +320,15 @@ def test_an_expiry_before_the_next_check_is_seen_in_time(broker: BrokerHarness) 
     query.look()  # Redis's own clock is not that far: it still exists
     assert (query.state(), query.data().polls_left) == (NOTHING, 3)
     assert broker.redis.zscore(broker.keys.gathers, query.key) == broker.now - 1050 + DELAY_MS
+
+
+def test_an_expiry_between_two_checks_is_seen_in_time(broker: BrokerHarness) -> None:
+    query = Query(broker)
+    query.plan = query.plan._replace(ttl_ms=DELAY_MS + 1000)
+    query.start()
+    broker.advance(DELAY_MS)
+    query.look()
+    assert broker.redis.zscore(broker.keys.gathers, query.key) == broker.now + 1050
 
 
 def test_a_gather_is_forgotten_a_while_after_its_follow_up_has_run(broker: BrokerHarness) -> None:
