@@ -344,6 +344,11 @@ def test_a_job_aside_runs_without_jobs_that_have_lanes(aside: BrokerHarness) -> 
     invariants(aside)
 
 
+def test_jobs_of_the_same_priority_go_after_those_aside(aside: BrokerHarness) -> None:
+    aside.add("a", priority=5)
+    assert [aside.taken(f"c{n}") for n in range(2)] == [["p5"], ["a"]]
+
+
 def test_jobs_of_a_higher_priority_go_before_those_aside(aside: BrokerHarness) -> None:
     aside.add("a", priority=6)
     aside.add("b", priority=1)

@@ -12,9 +12,10 @@ from django_redisqueue.broker import durability
 from django_redisqueue.broker.durability import Durability
 from django_redisqueue.broker.redis_url import RedisUrl
 from django_redisqueue.core.job_data import NewJob
+from django_redisqueue.core.records import WorkflowJob, WorkflowPart
 from django_redisqueue.exceptions import ParentNotFound, RedisRefused, WrongKeyType
 
-from .harness import PAYLOAD, BrokerHarness
+from .harness import PAYLOAD, BrokerHarness, outcome
 
 
 def stored(*ids: str, after: str = "") -> list[NewJob]:
@@ -43,6 +44,26 @@ def test_a_job_with_a_row_is_not_created_again_after_it_was_pruned(
     assert broker.store.enqueue(stored("a", "b", after=after)) == [False, True]
     Durability(broker.store.connection).forget(["a"])
     assert broker.store.enqueue(stored("a", "b", after=after)) == [True, False]
+
+
+def test_a_workflow_with_a_row_is_not_created_again_after_it_was_cleaned_up(
+    broker: BrokerHarness,
+) -> None:
+    job = WorkflowJob(
+        "flow_0_0.0", "default", "app.task", PAYLOAD, "", 0, "", "", 0, "", "", "", ""
+    )
+    part = WorkflowPart("flow_0_0", [], [job], True, True, stored=True)
+
+    def push() -> Any:
+        return broker.store.connection.script(*broker.store.enqueue_workflow([part]))
+
+    assert push() == [1]
+    broker.finish(outcome(broker.take()))
+    broker.redis.delete(broker.keys.workflow("flow_0_0"), broker.keys.job("flow_0_0.0"))
+    assert push() == [0]
+    assert broker.taken() == []
+    Durability(broker.store.connection).forget(["flow_0_0"])
+    assert push() == [1]
 
 
 def test_a_job_sent_without_its_row_is_remembered_from_the_next_call(broker: BrokerHarness) -> None:

@@ -141,6 +141,40 @@ def test_an_index_of_the_wrong_type_is_named_and_nothing_is_created(broker: Brok
         workflow.push()
 
 
+def test_a_lane_of_the_wrong_type_is_named_and_nothing_is_created(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: []})
+    workflow.jobs[0] = workflow.jobs[0]._replace(lane="|c:t: c:t=1")
+    with broker.refused_over(f"{broker.keys.queue('default').queued}:lane:|c:t:", "zset"):
+        workflow.push()
+
+
+def test_jobs_and_callbacks_obey_the_limits_that_they_bring(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: []})
+    workflow.jobs = [job._replace(lane="|c:t: c:t=1") for job in workflow.jobs]
+    workflow.push()
+    assert broker.taken(jobs=8) == [workflow.job(0)]
+    for name in "ab":
+        other = BrokerWorkflow(
+            broker, {0: []}, name=name, complete_task="app.done", complete_payload=PAYLOAD,
+            complete_lane="|c:u: c:u=1", complete_queue="after",
+        )  # fmt: skip
+        other.push()
+        other.run_one()
+    assert len(broker.taken("c2", jobs=8, queues=["after"])) == 1
+    invariants(broker)
+
+
+def test_each_failure_after_a_retry_has_a_callback_of_its_own(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(
+        broker, {0: []}, failure_task="app.failed", failure_payload=PAYLOAD, failure_queue="after"
+    )
+    workflow.push()
+    for generation in range(2):
+        broker.finish(outcome(broker.take(), "failed", ERROR))
+        assert broker.taken("c9", queues=["after"]) == [f"{workflow.id}.failure{generation}"]
+        broker.store.requeue([workflow.job(0)])
+
+
 def test_a_delayed_first_job_is_counted_once(broker: BrokerHarness) -> None:
     workflow = BrokerWorkflow(broker, {0: [], 1: [0]})
     workflow.jobs[0] = workflow.jobs[0]._replace(when="+5000")

@@ -31,6 +31,17 @@ def test_the_entry_of_a_first_run_has_everything_its_end_needs(broker: BrokerHar
     assert entries(broker) == [f"7:a {467 + len(PAYLOAD)}+ low app.task"]
 
 
+def test_entries_of_one_batch_differ_by_the_lengths_of_their_payloads(
+    broker: BrokerHarness,
+) -> None:
+    longer = '[["more"],{}]'
+    broker.add("a")
+    broker.add("b", payload=longer)
+    broker.claim(jobs=2, call=7)
+    sizes = [int(entry.split()[1].rstrip("+")) for entry in entries(broker)]
+    assert sizes[1] - sizes[0] == len(longer) - len(PAYLOAD)
+
+
 def test_its_completion_reads_no_hash(broker: BrokerHarness) -> None:
     broker.add("a", "b", "c")
     jobs = broker.claim(jobs=3).jobs

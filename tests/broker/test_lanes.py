@@ -39,8 +39,20 @@ def test_a_finished_jobs_slot_goes_to_the_next_job(broker: BrokerHarness) -> Non
 
 def test_a_batch_has_jobs_with_and_without_lanes(broker: BrokerHarness) -> None:
     broker.add("a", "b", "c", lane="gold")
-    broker.add("x", "y", "z")
+    broker.add("x", priority=5)
+    broker.add("y", "z")
     assert sorted(broker.taken(jobs=6)) == ["a", "b", "c", "x", "y", "z"]
+
+
+def test_a_lane_that_was_called_in_vain_calls_the_next(broker: BrokerHarness) -> None:
+    for name in "abc":
+        broker.add(name, lane=f"{name}{ONE}")
+    job = broker.take()
+    assert broker.taken("c2", jobs=8) == []
+    broker.finish(outcome(job))
+    broker.store.cancel(["b"])  # whose lane was called
+    assert broker.taken("c2", jobs=8) == ["c"]
+    invariants(broker)
 
 
 @pytest.mark.parametrize("kind", ["completed", "failed", "retrying", "delayed", "cancelled"])

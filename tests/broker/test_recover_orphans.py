@@ -128,6 +128,17 @@ def test_an_id_that_is_not_processing_leaves_the_list(broker: BrokerHarness) -> 
     invariants(broker)
 
 
+def test_an_id_in_the_list_of_another_queue_leaves_it(broker: BrokerHarness) -> None:
+    broker.add("a")
+    broker.take()
+    broker.redis.zadd(broker.keys.queue("other").processing, {"a": broker.now})
+    broker.redis.delete(broker.keys.workers)
+    broker.steady()
+    assert broker.store.recover_orphans("other", 0) == (0, [])
+    assert not broker.redis.exists(broker.keys.queue("other").processing)
+    assert broker.status("a") == "processing"
+
+
 def test_any_number_of_jobs_with_the_same_claim_time_is_examined(broker: BrokerHarness) -> None:
     for at in range(4):
         broker.add(*[f"{at}.{n}" for n in range(100)])

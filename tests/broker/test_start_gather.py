@@ -322,6 +322,15 @@ def test_an_expiry_before_the_next_check_is_seen_in_time(broker: BrokerHarness) 
     assert broker.redis.zscore(broker.keys.gathers, query.key) == broker.now - 1050 + DELAY_MS
 
 
+def test_an_expiry_between_two_checks_is_seen_in_time(broker: BrokerHarness) -> None:
+    query = Query(broker)
+    query.plan = query.plan._replace(ttl_ms=DELAY_MS + 1000)
+    query.start()
+    broker.advance(DELAY_MS)
+    query.look()
+    assert broker.redis.zscore(broker.keys.gathers, query.key) == broker.now + 1050
+
+
 def test_a_gather_is_forgotten_a_while_after_its_follow_up_has_run(broker: BrokerHarness) -> None:
     query = Query(broker, "a")
     query.start()
