@@ -19,9 +19,10 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 from ...broker.scripts import load
 from ...broker.sentinel import stop_following
@@ -31,6 +32,36 @@ Role = Literal["jobs", "maintenance", "bridge"]
 ChildEntry = Callable[[Role, int, str], int]  # role, slot number, child id -> exit code
 
 _PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ChildStarted:
+    """A child was forked."""
+
+    slot: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnFailed:
+    """The machine had no memory, or no pid, for another process."""
+
+    slot: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChildExited:
+    """A child has ended; ``code`` as from ``os.waitstatus_to_exitcode``, negative for a signal."""
+
+    pid: int
+    code: int
+
+
+ChildEvent = ChildStarted | SpawnFailed | ChildExited
+_EVENTS: dict[str, type[ChildEvent]] = {
+    kind.__name__: kind for kind in (ChildStarted, SpawnFailed, ChildExited)
+}
 
 
 class ForkServer:
@@ -52,24 +83,20 @@ class ForkServer:
         theirs.close()
 
     def spawn(self, role: Role, slot: int, child: str) -> None:
-        """Start a child; the event ``started`` or ``failed`` follows."""
+        """Start a child; `ChildStarted` or `SpawnFailed` follows."""
         self._send("spawn", role, slot, child)
 
     def reap(self, pid: int) -> None:
         """Free the pid of a dead child."""
         self._send("reap", pid)
 
-    def events(self) -> list[Any]:
-        """What has happened since the last call. Raises ConnectionError if the server is gone.
-
-        - ``started``, slot, pid: a child was forked.
-        - ``failed``, slot, problem: the machine had no memory, or no pid, for another process.
-        - ``exited``, pid, code: a child has ended; the code is negative for a signal.
-        """
-        found = []
+    def events(self) -> list[ChildEvent]:
+        """What has happened since the last call. Raises ConnectionError if the server is gone."""
+        found: list[ChildEvent] = []
         try:
             while self.connection.poll():
-                found.append(json.loads(self.connection.recv_bytes()))
+                kind, fields = json.loads(self.connection.recv_bytes())
+                found.append(_EVENTS[kind](**fields))
         except (EOFError, OSError) as error:
             raise ConnectionError("the fork server process is gone") from error
         return found
@@ -168,12 +195,12 @@ class _ForkLoop:
         try:
             pid = os.fork()
         except OSError as error:
-            self._send("failed", slot, str(error))
+            self._send(SpawnFailed(slot, str(error)))
             return
         if pid == 0:
             self._run_child(role, slot, child, parent)
         self._alive.add(pid)
-        self._send("started", slot, pid)
+        self._send(ChildStarted(slot, pid))
 
     def _run_child(self, role: Role, slot: int, child: str, parent: int) -> NoReturn:
         code = 1
@@ -197,7 +224,8 @@ class _ForkLoop:
                 continue
             self._alive.discard(pid)
             code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-            self._send("exited", pid, code)
+            self._send(ChildExited(pid, code))
 
-    def _send(self, *event: object) -> None:
-        self._supervisor.send_bytes(json.dumps(event).encode())
+    def _send(self, event: ChildEvent) -> None:
+        message = [type(event).__name__, asdict(event)]
+        self._supervisor.send_bytes(json.dumps(message).encode())

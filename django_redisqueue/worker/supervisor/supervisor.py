@@ -24,7 +24,7 @@ from ...core.records import WorkerOrder, WorkerState
 from ..identity import Worker, start_time
 from ..options import WorkerOptions
 from .child_handle import ChildHandle, living_children
-from .fork_server import ForkServer, exit_cause
+from .fork_server import ChildExited, ChildStarted, ForkServer, SpawnFailed, exit_cause
 from .heartbeat import Heartbeats
 from .watchdog import Watchdog
 
@@ -161,11 +161,11 @@ class Supervisor:
         try:
             for event in self._fork_server.events():
                 match event:
-                    case "started", slot, pid:
+                    case ChildStarted(slot, pid):
                         self._on_child_started(self._handles[slot], pid)
-                    case "failed", slot, problem:
+                    case SpawnFailed(slot, problem):
                         self._on_spawn_failed(self._handles[slot], problem)
-                    case "exited", pid, code:
+                    case ChildExited(pid, code):
                         self._on_child_exit(pid, code)
         except ConnectionError as error:
             #: The process that forks the children was killed. The worker stops, its jobs are
