@@ -152,9 +152,8 @@ def _failures(page: Page, name: str) -> list[JobRow]:
     records: Sequence[JobRecord] = ()
     if get_settings().mirror:
         with page.querying(JobRecord, "failures"):
-            records = search(RecordQuery(JobListFilter(task=name), Status.FAILED.value)).rows[
-                :FAILURES
-            ]
+            query = RecordQuery(JobListFilter(task=name), Status.FAILED.value)
+            records = search(query).rows[:FAILURES]
     return [row_of(read_record(record), record.finished_at) for record in records]
 
 

@@ -135,8 +135,7 @@ class RedisIdentity:
 
     def _has_first(self) -> bool:
         """Whether the stream has the first events, or a reconcile that is due makes up for them."""
-        is_due = self._writer.states.filter(unreconciled=True).exists()
-        return is_due or not self._events.is_trimmed()
+        return self._is_reconcile_due() or not self._events.is_trimmed()
 
     def _recover(self, cursor: Cursor) -> Cursor:
         read, first = cursor.position, self._events.first()
@@ -160,8 +159,11 @@ class RedisIdentity:
         """START, so the oldest event is next. But after a gap that is not yet reconciled, jobs end
         faster than the mirror can write: the oldest events are about to be trimmed, and reading
         them would lead to a gap at nearly every page. So the middle of the stream is next."""
-        is_repeated = self._writer.states.filter(unreconciled=True).exists()
+        is_repeated = self._gap_logged_at > -inf and self._is_reconcile_due()
         return self._events.middle() if is_repeated else START
+
+    def _is_reconcile_due(self) -> bool:
+        return self._writer.states.filter(unreconciled=True).exists()
 
     def _log_gap(self, read: Position, first: Position | None) -> None:
         """Log it, but not each of the many gaps while jobs end faster than the mirror can write."""
