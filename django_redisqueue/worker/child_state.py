@@ -47,8 +47,8 @@ FILES_PER_CHILD = 4  # both ends of two pipes
 
 LOG_BYTES = 4 * 1024 * 1024  # pages take memory only once they are written
 RESERVED_BYTES = LOG_BYTES // 2  # for jobs already running; a child with less room starts no more
-_EPOCH, _START, _END, _SINCE = 0, 1, 2, 3  # words of the log's header
-_LOG_HEADER_BYTES = 32
+_EPOCH, _START, _END, _SINCE, _TAKEN = 0, 1, 2, 3, 4  # words of the log's header
+_LOG_HEADER_BYTES = 40
 _RING_BYTES = LOG_BYTES - _LOG_HEADER_BYTES
 
 
@@ -136,6 +136,7 @@ class OutcomeLog:
         """Discard everything: it was accepted. Restart in the pages that are already in memory."""
         self._header[_END] = 0  # first: a reader in between finds nothing
         self._header[_START] = 0
+        self._header[_TAKEN] = 0
         self._header[_EPOCH] += 1
         self._end, self.free_bytes = 0, _RING_BYTES
 
@@ -149,11 +150,20 @@ class OutcomeLog:
             self.record(outcome)  # again at the end, before the previous contents leave
         self.discard_before(end)
 
+    @property
+    def was_taken(self) -> bool:
+        """Whether the supervisor reports some of the outcomes that are still in the log."""
+        return self._header[_TAKEN] > self._header[_START]
+
     # The supervisor's side
+
+    def note_taken(self) -> None:
+        """Tell the child that the supervisor reports what the log holds now."""
+        self._header[_TAKEN] = self._header[_END]
 
     def read(self) -> list[Outcome]:
         """The outcomes that may not have been reported yet; [] if the log is being cleared."""
-        epoch, start, end, _ = self._header
+        epoch, start, end, *_ = self._header
         log = self._copy(start, end)
         left = self._header[_START] - start
         if self._header[_EPOCH] != epoch or left < 0:
@@ -355,6 +365,12 @@ class ChildState:
     def outcomes(self) -> list[Outcome]:
         """The outcomes that may not have been reported yet."""
         return self.log.read() + self.concurrent_log.read()
+
+    def take_outcomes(self) -> list[Outcome]:
+        """``outcomes``, for the supervisor to report before the child does. It is told so."""
+        for log in (self.log, self.concurrent_log):
+            log.note_taken()
+        return self.outcomes()
 
     @property
     def done(self) -> int:

@@ -73,6 +73,23 @@ def test_accepting_an_outcome_leaves_the_rest_in_the_log() -> None:
     assert (log.read(), log.is_empty) == ([], True)
 
 
+def test_the_child_is_told_what_the_supervisor_reports() -> None:
+    state = ChildState(0, 1)
+    log = state.concurrent_log
+    ends = [log.record(outcome(n)) for n in range(2)]
+    assert not log.was_taken
+    assert state.take_outcomes() == [outcome(0), outcome(1)]
+    ends.append(log.record(outcome(2)))
+    log.discard_before(ends[0])
+    assert log.was_taken
+    log.discard_before(ends[1])
+    assert not log.was_taken
+    state.take_outcomes()
+    log.clear()
+    log.record(outcome(3))
+    assert not log.was_taken
+
+
 def test_a_log_that_is_never_empty_works_forever() -> None:
     """Records of any size wrap around its memory, without touching the memory next to it."""
     state = ChildState(0, 1)

@@ -27,7 +27,7 @@ from ...broker.replies import ClaimedJob, ClaimReply, FinishCode, FinishReply, O
 from ...conf import Settings
 from ...core.ids import shard_of_id, shard_of_key
 from ...exceptions import RedisQueueError, RedisUnavailable
-from ..child_state import MAX_BATCH, RESERVED_BYTES, ChildState
+from ..child_state import MAX_BATCH, RESERVED_BYTES, ChildState, OutcomeLog
 from ..identity import shard_label
 from .retry_policy import corrupt
 
@@ -98,7 +98,11 @@ class ShardClaims:
     """
 
     def __init__(
-        self, connection: RedisConnection, request: ClaimRequest, settings: Settings
+        self,
+        connection: RedisConnection,
+        request: ClaimRequest,
+        settings: Settings,
+        log: OutcomeLog,
     ) -> None:
         self.shard = connection.shard
         self.commands = Commands(connection, settings)
@@ -107,6 +111,7 @@ class ShardClaims:
         self.is_unanswered = False  #: whether the last call was not answered
         self._request = request
         self._settings = settings
+        self._log = log
         self._who = shard_label(request.child, self.shard, settings)
         self._blocked = BlockedQueues(self._who)
         self._call = 0
@@ -203,7 +208,7 @@ class ShardClaims:
             pairs = zip(outcomes, codes, strict=True)
             self.outcomes += [one for one, code in pairs if code == FinishCode.UNWRITTEN]
         if FinishCode.LEASE_LOST in codes:
-            log_refused(self._request.child, outcomes, codes)
+            log_refused(self._request.child, outcomes, codes, self._log)
 
     def _send(self, wanted: int) -> FinishReply:
         is_resent, self.is_unanswered = self.is_unanswered, True
@@ -232,7 +237,8 @@ class Claims:
         connection = child_connection()
         self.request = request
         self.shards = [
-            ShardClaims(connection.at(shard), request, settings) for shard in range(settings.shards)
+            ShardClaims(connection.at(shard), request, settings, state.log)
+            for shard in range(settings.shards)
         ]
         self._state = state
         self._is_stopping = is_stopping
@@ -438,7 +444,7 @@ class Reports:
     def _send(self, shard: int, outcomes: Sequence[Outcome]) -> list[bool]:
         # Never marked as resent: the call claims nothing, and outcomes may be repeated.
         codes, _ = self._by_shard[shard].finish(self._request, 0, outcomes, 0)
-        log_refused(self._request.child, outcomes, codes)
+        log_refused(self._request.child, outcomes, codes, self._state.concurrent_log)
         return [code != FinishCode.UNWRITTEN for code in codes]
 
 
@@ -452,8 +458,15 @@ def note_silent(state: ChildState, by_shard: Sequence[Commands], shard: int) -> 
             state.note_silent(each)
 
 
-def log_refused(child: str, outcomes: Sequence[Outcome], codes: Sequence[int]) -> None:
-    """Log the outcomes that were refused because their leases are lost."""
+def log_refused(
+    child: str, outcomes: Sequence[Outcome], codes: Sequence[int], log: OutcomeLog
+) -> None:
+    """Log the outcomes that were refused because their leases are lost.
+
+    If the supervisor has reported some of them, their jobs may just have started again.
+    """
+    if log.was_taken:
+        return
     for outcome, code in zip(outcomes, codes, strict=True):
         if code == FinishCode.LEASE_LOST and outcome.kind != OutcomeKind.QUEUED:
             #: A worker was stopped or cut off for longer than LEASE, and another one has taken its

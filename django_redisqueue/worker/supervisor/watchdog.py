@@ -117,7 +117,8 @@ class Watchdog:
         if job is not None:
             handle.released_for = (job.id, job.lease)
         unstarted = handle.state.take_unstarted()
-        self._heartbeats.submit(ReleaseUnstarted(handle.child, unstarted, handle.state.outcomes()))
+        outcomes = handle.state.take_outcomes()
+        self._heartbeats.submit(ReleaseUnstarted(handle.child, unstarted, outcomes))
 
     def _kill_if_timed_out(self, handle: ChildHandle, now_ms: int) -> None:
         late = [

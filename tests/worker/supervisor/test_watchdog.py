@@ -324,6 +324,26 @@ def test_outcomes_are_reported_while_a_slow_job_of_their_batch_runs(
     assert set(harness.runs().values()) == {1}
 
 
+def test_a_retry_that_started_before_its_childs_own_report_is_no_lost_lease(
+    harness: WorkerHarness,
+) -> None:
+    """The supervisor has reported the failed attempt, because a slow job followed it."""
+    worker = harness.worker("--processes", "1").wait_until_up(2)
+    warm = harness.warm_up()
+    queue = JobQueue("default")
+    queue.pause()
+    retried = tasks.retried_once.enqueue(harness.book, "retried")
+    gate = harness.gate()
+    tasks.run_until_gate_opens.enqueue(harness.book, "slow", gate)
+    queue.resume()
+    eventually(lambda: harness.runs()["slow"], why=harness.report)
+    harness.worker("--processes", "1")
+    assert harness.ended(retried).result == 2
+    harness.open_gate(gate)
+    harness.until_done(warm + 2)
+    assert "refused" not in worker.output
+
+
 def test_a_high_result_limit_does_not_cause_releases_of_small_jobs(harness: WorkerHarness) -> None:
     """Even though the log of unreported outcomes only holds 4 MB."""
     harness.configure(MAX_RESULT_BYTES=16_000_000)
