@@ -145,10 +145,12 @@ class OutcomeLog:
         if not outcomes:
             self.clear()
             return
-        end = self._end
+        end, was_taken = self._end, self.was_taken
         for outcome in outcomes:
             self.record(outcome)  # again at the end, before the previous contents leave
         self.discard_before(end)
+        if was_taken:
+            self.note_taken()
 
     @property
     def was_taken(self) -> bool:

@@ -79,14 +79,18 @@ def test_the_child_is_told_what_the_supervisor_reports() -> None:
     ends = [log.record(outcome(n)) for n in range(2)]
     assert not log.was_taken
     assert state.take_outcomes() == [outcome(0), outcome(1)]
-    ends.append(log.record(outcome(2)))
+    log.record(outcome(2))
     log.discard_before(ends[0])
     assert log.was_taken
-    log.discard_before(ends[1])
+    log.keep_only([outcome(1)])
+    assert log.was_taken
+    end = log.record(outcome(3))
+    log.record(outcome(4))
+    log.discard_before(end)
     assert not log.was_taken
     state.take_outcomes()
     log.clear()
-    log.record(outcome(3))
+    log.record(outcome(5))
     assert not log.was_taken
 
 
