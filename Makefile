@@ -56,7 +56,7 @@ report: $(VENV)/.with-demo
 # again. Six processes keep two cores busy, because many tests wait for something.
 test: $(VENV)/.with-dev
 	@$(if $(SERVER),$(need-server),$(need-redis))
-	@$(if $(SERVER),DRQ_REDIS_SERVER="$$(command -v "$(SERVER)")") $(if $(SHARDS),REDISQUEUE_TEST_SHARDS=$(SHARDS)) $(if $(CLUSTER),REDISQUEUE_TEST_CLUSTER=1) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 6 --dist worksteal $(or $(ARGS),$(if $(CLUSTER),$(ON_CLUSTER)))
+	@$(if $(SERVER),DRQ_REDIS_SERVER="$$(command -v "$(SERVER)")") $(if $(SHARDS),REDISQUEUE_TEST_SHARDS=$(SHARDS)) $(if $(CLUSTER),REDISQUEUE_TEST_CLUSTER=1) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 5 --dist worksteal $(or $(ARGS),$(if $(CLUSTER),$(ON_CLUSTER)))
 
 simulate: $(VENV)/.with-dev
 	@$(need-redis)

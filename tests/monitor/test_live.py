@@ -288,6 +288,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(harness: MonitorHarness) -> Non
     assert (shell.returncode, len(out.splitlines()), errors) == (0, 1, "")
 
 
+@pytest.mark.slow
 @pytest.mark.one_shard  # its reads are counted
 def test_an_idle_monitor_makes_few_requests_and_a_busy_one_stays_within_its_limit(
     harness: MonitorHarness,

@@ -100,7 +100,7 @@ def send_less(config: pytest.Config) -> None:
 
 
 def wait_for_processes() -> None:
-    """Let xdist wait for its processes. After ten seconds, which six of them can need on a busy
+    """Let xdist wait for its processes. After ten seconds, which all of them can need on a busy
     machine, it would kill them, and the servers that they have yet to end would stay."""
     try:
         from xdist.workermanage import NodeManager
@@ -113,21 +113,30 @@ def dealing_order(items: list[pytest.Item], processes: int) -> list[pytest.Item]
     """An order of tests from which xdist deals each process an equal part.
 
     Each part has modules of every folder, and each begins with a different folder, so that tests
-    that wait run at the same time as tests that compute. Modules with slow tests come first,
-    because the last ones to run should be short.
+    that wait run at the same time as tests that compute. Modules with slow tests come first in
+    their part, because the last ones to run should be short.
     """
     modules: dict[Path, list[pytest.Item]] = {}
     for item in items:
-        path = item.path.parent if item.path.parent.name in TOGETHER else item.path
-        modules.setdefault(path, []).append(item)
+        modules.setdefault(_module(item), []).append(item)
+    slow = {path for path, tests in modules.items() if any(map(_is_slow, tests))}
     paths = sorted(modules)
-    order: list[Path] = []
+    mixed: list[pytest.Item] = []
+    order: list[pytest.Item] = []
     for number in range(processes):
         part = paths[number::processes]
         first = len(part) * number // processes
-        part = part[first:] + part[:first]
-        order += sorted(part, key=lambda path: not any(map(_is_slow, modules[path])))
-    return [item for path in order for item in modules[path]]
+        for path in part[first:] + part[:first]:
+            mixed += modules[path]
+    for left in range(processes, 0, -1):
+        size = len(mixed) // left  # as WorkStealingScheduling deals them
+        order += sorted(mixed[:size], key=lambda item: _module(item) not in slow)
+        del mixed[:size]
+    return order
+
+
+def _module(item: pytest.Item) -> Path:
+    return item.path.parent if item.path.parent.name in TOGETHER else item.path
 
 
 def _is_slow(item: pytest.Item) -> bool:

@@ -174,6 +174,7 @@ def test_a_planned_failover_is_followed_within_a_second(busy: Busy) -> None:
     assert logged <= 8 * get_settings().shards
 
 
+@pytest.mark.slow
 class TestMirrored:
     @pytest.fixture
     def harness(self, busy: Busy) -> WorkerHarness:

@@ -71,6 +71,7 @@ def test_a_worker_starts_while_a_server_hangs(
     assert set(harness.runs().values()) == {1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_busy", [True, False])
 def test_jobs_of_the_other_server_continue(
     harness: WorkerHarness, fresh_server: Callable[..., RedisServer], is_busy: bool

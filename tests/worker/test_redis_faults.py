@@ -105,6 +105,7 @@ def test_a_black_hole_is_detected(harness: WorkerHarness, proxy: Proxy) -> None:
     assert harness.runs() == {"before": 1, "during": 1}
 
 
+@pytest.mark.slow
 def test_a_subscription_that_the_network_has_forgotten_is_reopened(
     harness: WorkerHarness, proxy: Proxy
 ) -> None:

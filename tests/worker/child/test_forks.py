@@ -120,6 +120,7 @@ def test_a_job_that_closes_the_files_of_its_process_affects_no_other_job(
     assert "died (exit code 1)" in worker.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "threads"),
     [("leave_files_open", 1), ("leave_files_open", 2), ("async_leave_files_open", 1)],

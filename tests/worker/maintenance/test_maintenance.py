@@ -136,6 +136,7 @@ JOBS, LATER = 1000, 10
 SLOW_MS = 25  # in each direction: a step takes 50 ms, and all of them take a second
 
 
+@pytest.mark.slow
 @pytest.mark.one_server("stops its server, or has a proxy in front of it")
 @pytest.mark.parametrize("verb", ["clear", "requeue_all"])
 def test_the_remaining_work_of_a_killed_process_is_done_once(
