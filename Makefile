@@ -53,7 +53,7 @@ report: $(VENV)/.with-demo
 	@$(BIN)/python example_project/manage.py comparereports $(ARGS)
 
 # Bytecode is written whatever the environment says; otherwise each process would compile everything
-# again. Six processes keep two cores busy, because many tests wait for something.
+# again. Five processes keep two cores busy, because many tests wait for something.
 test: $(VENV)/.with-dev
 	@$(if $(SERVER),$(need-server),$(need-redis))
 	@$(if $(SERVER),DRQ_REDIS_SERVER="$$(command -v "$(SERVER)")") $(if $(SHARDS),REDISQUEUE_TEST_SHARDS=$(SHARDS)) $(if $(CLUSTER),REDISQUEUE_TEST_CLUSTER=1) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 5 --dist worksteal $(or $(ARGS),$(if $(CLUSTER),$(ON_CLUSTER)))
