@@ -141,9 +141,11 @@ class RedisConnection:
 
     def drop_if_cut(self) -> None:
         """Close the connection if its peer has closed it. Takes no round trip."""
-        connection = self._link.connection
+        connection, wire = self._link.connection, self._link.wire
+        if connection is None or wire is None or not wire.has_input():
+            return
         try:
-            cut = connection is not None and connection.can_read(0)
+            cut = connection.can_read(0)  # TLS sends messages of its own
         except (redis_errors.RedisError, OSError):
             cut = True
         if cut:

@@ -4,7 +4,7 @@ because creating a frozen dataclass takes four times as long."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -118,13 +118,12 @@ class ClaimedJob(NamedTuple):
         return f"<Claimed {self.id} of {self.task}>"  # without the payload, which may hold secrets
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimReply:
+class ClaimReply(NamedTuple):
     jobs: list[ClaimedJob]
-    lost: Sequence[str] = ()  # ids without a hash
-    leave_out: Sequence[str] = ()  # queues not to claim from for a while
-    must_be_alone: bool = False
-    broken: Mapping[str, str] = field(default_factory=dict)  # queue -> its key of the wrong type
+    lost: Sequence[str]  # ids without a hash
+    leave_out: Sequence[str]  # queues not to claim from for a while
+    must_be_alone: bool
+    broken: Mapping[str, str]  # queue -> its key of the wrong type
 
 
 FinishReply = tuple[list[int], ClaimReply]  # a FinishCode for each outcome, and the claim
@@ -224,18 +223,18 @@ def parse_finish(reply: Sequence[Any], outcomes: int) -> FinishReply:
 def parse_claim(reply: Sequence[Any]) -> ClaimReply:
     """The reply of claim_queues.lua."""
     call, lost, leave_out, alone, texts, broken = reply[:_CLAIM_HEAD]
-    kinds = [_parse_kind(texts[at]) for at in range(0, len(texts), 2)]
+    kinds = list(map(_parse_kind, texts[::2]))
     jobs = []
     for at in range(_CLAIM_HEAD, len(reply), _CLAIM_STRIDE):
-        kind = reply[at + 2]
+        job_id, payload, kind = reply[at : at + _CLAIM_STRIDE]
         queue, task, lease, attempts, recoveries = kinds[kind]
         jobs.append(
             ClaimedJob(
-                reply[at], queue, task, reply[at + 1], lease, attempts, recoveries,
-                texts[2 * kind + 1], call,
+                job_id, queue, task, payload, lease, attempts, recoveries, texts[2 * kind + 1],
+                call,
             )
         )  # fmt: skip
-    return ClaimReply(jobs, lost, leave_out, bool(alone), parse_broken(broken))
+    return ClaimReply(jobs, lost, leave_out, bool(alone), parse_broken(broken) if broken else {})
 
 
 def parse_broken(reply: Sequence[str]) -> dict[str, str]:

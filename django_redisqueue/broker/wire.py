@@ -9,6 +9,7 @@ call reads all of its replies, so neither side finds any that the other should h
 from __future__ import annotations
 
 import os
+import select
 from functools import lru_cache
 from typing import Any
 from weakref import WeakSet
@@ -65,11 +66,13 @@ def packed_head(arguments: tuple[Any, ...], further: int) -> bytes:
 class Wire:
     """The socket of a connection that is open."""
 
-    __slots__ = ("_buffer", "_reader", "_socket")
+    __slots__ = ("_buffer", "_poll", "_reader", "_socket")
 
     def __init__(self, connection: Any) -> None:
         encoding, errors = AS_READ
         self._socket = connection._sock
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
         self._reader: Any = Reader(  # its type stub does not allow a bytearray
             encoding=encoding,
             errors=errors,
@@ -77,6 +80,10 @@ class Wire:
             replyError=connection._parser.parse_error,
         )
         self._buffer = bytearray(READ_BYTES)
+
+    def has_input(self) -> bool:
+        """Whether the server has sent something unasked, or closed the connection."""
+        return bool(self._poll.poll(0))
 
     def ask(self, command: bytes) -> Any:
         """Send encoded commands and return the first reply. Raises what redis-py raises."""

@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from ...broker.commands import ClaimRequest, Commands
 from ...broker.connection import HUNG, RedisConnection, blocking_connection, child_connection
@@ -109,6 +108,7 @@ class ShardClaims:
         self.outcomes: list[Outcome] = []  #: not accepted yet
         self.retry_at = 0.0  #: when (monotonic) to call again; 0.0 while the shard answers
         self.is_unanswered = False  #: whether the last call was not answered
+        self._id_end = f"_{connection.shard}"  # of jobs' ids, except those in workflows
         self._request = request
         self._settings = settings
         self._log = log
@@ -127,20 +127,19 @@ class ShardClaims:
         A job whose id belongs to another shard fails: a lookup by its id goes to that shard, so the
         job could be neither run nor reported.
         """
-        here = f"_{self.shard}"  # the end of job ids, except those in workflows
         while True:
             reply = self._exchange(wanted)
             misplaced = [
                 job
                 for job in reply.jobs
-                if not job.id.endswith(here) and shard_of_id(job.id) != self.shard
+                if not job.id.endswith(self._id_end) and shard_of_id(job.id) != self.shard
             ]
             if not misplaced:
                 return reply
             self.outcomes += map(self._refuse, misplaced)
             jobs = [job for job in reply.jobs if job not in misplaced]
             if jobs or not wanted:
-                return replace(reply, jobs=jobs)
+                return reply._replace(jobs=jobs)
 
     def _refuse(self, job: ClaimedJob) -> Outcome:
         problem = (
@@ -167,6 +166,11 @@ class ShardClaims:
             self._blocking, keys, timeout,
             self._request, self._call, self.outcomes[:MAX_BATCH], wanted,
         )  # fmt: skip
+
+    @property
+    def has_reply(self) -> bool:
+        """Whether ``wait`` got a reply for the next ``exchange`` to return."""
+        return self._reply is not None
 
     def close_wait(self) -> None:
         """Close the connection of ``wait``, even while it waits."""
@@ -197,7 +201,7 @@ class ShardClaims:
             )
         if self._asked > wanted:  # an unanswered call wanted these; now there is no room
             self.outcomes += releases(claim.jobs[wanted:])
-            return replace(claim, jobs=claim.jobs[:wanted])
+            return claim._replace(jobs=claim.jobs[:wanted])
         return claim
 
     def _drop_reported(self, codes: Sequence[int]) -> None:
@@ -259,6 +263,11 @@ class Claims:
     def is_dry_where_answered(self) -> bool:
         """The same for the shards that answer."""
         return self._dry.issuperset(self.available())
+
+    @property
+    def is_made(self) -> bool:
+        """Whether a wait has made the next claim."""
+        return self.current.has_reply
 
     @property
     def unreported(self) -> int:

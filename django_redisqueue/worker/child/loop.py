@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 
 from ...broker.commands import ClaimRequest
@@ -97,10 +96,11 @@ class Child:
                 self._options.processes,
             )
         while not self._is_over():
-            self._interrupts.unblock()
-            if not self._can_claim():
-                self._wait_for_room()
-                continue
+            if not self._claims.is_made or self._in_flight.count:  # else that was checked
+                self._interrupts.unblock()
+                if not self._can_claim():
+                    self._wait_for_room()
+                    continue
             try:
                 claim = self._claim()
             except RedisQueueError:
@@ -140,7 +140,7 @@ class Child:
             self._claims.add(releases(claim.jobs))
             self._claims.flush()
             queues = [job.queue for job in claim.jobs]
-            return replace(claim, jobs=[], must_be_alone=True, leave_out=queues)
+            return claim._replace(jobs=[], must_be_alone=True, leave_out=queues)
         return claim
 
     def _wanted(self) -> int:
