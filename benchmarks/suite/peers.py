@@ -1,8 +1,9 @@
 """Other queues, each in its own environment, measured in turn with this project.
 
 All are driven through the same kind of adapter (``benchmarks/peers``), with and without an
-append-only file. Recovery is measured for all at the same time, with an append-only file, because
-it is mostly waiting.
+append-only file. They take turns in each case, because the speed of a machine changes from minute
+to minute. Recovery is measured for all at the same time, with an append-only file, because it is
+mostly waiting.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from tests.support.servers import RedisServer
@@ -35,6 +37,8 @@ SOON = 3.0  # s in which nothing else starts, so that a quick recovery is measur
 PAUSE = 0.01  # s between two jobs of pick-up, in which the worker becomes idle
 WARM = 1_000_000  # the number of the first of the jobs that only show whether a worker is ready
 
+Measuring = Callable[[Peer, int | None], dict[str, float]]
+
 
 def run(environment: Environment, options: Options) -> Iterator[Row]:
     comparison = Comparison()
@@ -43,9 +47,9 @@ def run(environment: Environment, options: Options) -> Iterator[Row]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="drq-")))
         chosen = list(prepared(comparison, options.peers))
         for _ in range(options.rounds_or(2)):
-            for appendonly in (True, False):
+            for appendonly, measuring in product((True, False), CASES):
                 for name in chosen:
-                    cases(comparison, name, appendonly, folder, options.jobs)
+                    case(comparison, name, measuring, appendonly, folder, options.jobs)
         recoveries(comparison, chosen, folder)
     if options.write:
         write(comparison, here)
@@ -68,33 +72,25 @@ def prepared(comparison: Comparison, chosen: Sequence[str]) -> Iterator[str]:
             yield name
 
 
-def cases(
-    comparison: Comparison, name: str, appendonly: bool, folder: Path, jobs: int | None
+def case(
+    comparison: Comparison,
+    name: str,
+    measuring: Measuring,
+    appendonly: bool,
+    folder: Path,
+    jobs: int | None,
 ) -> None:
-    """Measure all cases but recovery. One that fails does not stop the others."""
-    say(f"{name}, append-only {'on' if appendonly else 'off'}")
-    server = RedisServer(appendonly=appendonly)
-    measures: Sequence[Callable[[Peer, int | None], dict[str, float]]] = (
-        noop, ten_ms, at_once, pickup,
-    )  # fmt: skip
-    try:
-        peer = Peer(name, server.url, folder)
-    except PeerFailed as error:
-        comparison.fail(name, str(error), appendonly)
-        server.close()
-        return
-    comparison.versions[name] = peer.version
-    try:
-        for measure in measures:
-            server.client().flushall()
-            peer.forget()
-            try:
-                comparison.add(name, appendonly, **measure(peer, jobs))
-            except PeerFailed as error:
-                comparison.fail(name, str(error), appendonly, measure.__name__)
-    finally:
-        peer.close()
-        server.close()
+    """Measure one case. One that fails does not stop the others."""
+    say(f"{name}, {measuring.__name__}, append-only {'on' if appendonly else 'off'}")
+    with closing(RedisServer(appendonly=appendonly)) as server:
+        try:
+            with closing(Peer(name, server.url, folder)) as peer:
+                comparison.versions[name] = peer.version
+                server.client().flushall()  # the job with which it connected
+                peer.forget()
+                comparison.add(name, appendonly, **measuring(peer, jobs))
+        except PeerFailed as error:
+            comparison.fail(name, str(error), appendonly, measuring.__name__)
 
 
 def noop(peer: Peer, jobs: int | None = None) -> dict[str, float]:
@@ -148,6 +144,9 @@ def pickup(peer: Peer, jobs: int | None = None) -> dict[str, float]:
         wait_for(process, lambda: len(started(peer)) == jobs, "not all jobs started")
     waits = [(note.time - called[note.number]) * 1000 for note in started(peer)]
     return {"pickup_p50": percentile(waits, 0.5), "pickup_p99": percentile(waits, 0.99)}
+
+
+CASES: Sequence[Measuring] = (noop, ten_ms, at_once, pickup)
 
 
 def started(peer: Peer) -> list[Note]:

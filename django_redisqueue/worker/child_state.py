@@ -134,6 +134,8 @@ class OutcomeLog:
 
     def clear(self) -> None:
         """Discard everything: it was accepted. Restart in the pages that are already in memory."""
+        if not self._end:
+            return
         self._header[_END] = 0  # first: a reader in between finds nothing
         self._header[_START] = 0
         self._header[_TAKEN] = 0
@@ -239,9 +241,12 @@ class ChildState:
     def offer(self, jobs: Sequence[ClaimedJob]) -> None:
         """Offer claimed jobs, in order, to `take` and `take_unstarted`."""
         self._words[_OFFERED] = mono_ms()
-        pack = _TOKEN.pack
-        tokens = [pack(job.lease, job.id.encode(*AS_READ)) for job in jobs]
-        os.write(self._token_end, b"".join(tokens))
+        os.write(self._token_end, b"".join(map(self.token_of, jobs)))
+
+    @staticmethod
+    def token_of(job: ClaimedJob) -> bytes:
+        """The token of a job that starts at once, without being offered."""
+        return _TOKEN.pack(job.lease, job.id.encode(*AS_READ))
 
     def take(self) -> bytes | None:
         """Take the next offered job and return its token; None if the supervisor took the rest."""

@@ -94,7 +94,8 @@ def test_the_driver_measures_a_peer(
     monkeypatch.setattr(peers, "JOBS", {"noop": 201, "ten_ms": 20, "async": 10, "pickup": 5})
     monkeypatch.setattr(peers, "DRAIN_SECONDS", 25.0)
     found = Comparison()
-    peers.cases(found, fake, False, tmp_path, None)
+    for measuring in peers.CASES:
+        peers.case(found, fake, measuring, False, tmp_path, None)
     peers.recoveries(found, [fake], tmp_path)
     assert {(mode, key) for _, mode, key in found.found} == {
         (False, "enqueue"), (False, "noop"), (False, "ten_ms"), (False, "pickup_p50"),
@@ -110,7 +111,7 @@ def test_the_driver_measures_a_peer(
 def test_a_peer_that_does_not_start_is_reported(fake: str, tmp_path: Path) -> None:
     (peer.ADAPTERS / "fake_peer.py").write_text("import nothing_of_this_name\n")
     found = Comparison()
-    peers.cases(found, fake, True, tmp_path, None)
+    peers.case(found, fake, peers.noop, True, tmp_path, None)
     said = set(found.failed.values())
     assert said == {"cannot enqueue: ModuleNotFoundError: No module named 'nothing_of_this_name'"}
 

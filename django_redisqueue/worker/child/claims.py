@@ -189,7 +189,8 @@ class ShardClaims:
             self._backoff.reset()
             self.retry_at = 0.0
             log_recovery(self._who)
-        self._drop_reported(codes)
+        if codes:
+            self._drop_reported(codes)
         if wanted:
             self._blocked.note(claim.broken)
         if claim.lost:
