@@ -3,9 +3,9 @@
 A `ChildState` is created before the fork server starts, and outlives the children that use it one
 after another. It has four parts:
 
-- *Tokens*: a pipe with one token for each claimed job that has not started. The process that reads
-  a token (the child to run the job, or the supervisor to release it) is the only one that has the
-  job: the kernel arbitrates.
+- *Tokens*: a pipe with one token for each claimed job that has not started, unless a job is alone
+  and so starts at once. The process that reads a token (the child to run the job, or the supervisor
+  to release it) is the only one that has the job: the kernel arbitrates.
 - *Running jobs*: a table in shared memory of the running jobs, with each job's hard deadline.
 - *Outcomes*: logs in shared memory (`OutcomeLog`) of jobs that have ended and may not have been
   reported yet.
