@@ -133,8 +133,9 @@ class OutcomeLog:
         self.free_bytes = _RING_BYTES - (self._end - end)
 
     def clear(self) -> None:
-        """Discard everything: it was accepted. Restart in the pages that are already in memory."""
-        if not self._end:
+        """Discard everything: it was accepted. Restart in the pages that are already in memory. The
+        supervisor calls this for a dead child."""
+        if not self._header[_END]:  # which both know, unlike `_end`
             return
         self._header[_END] = 0  # first: a reader in between finds nothing
         self._header[_START] = 0

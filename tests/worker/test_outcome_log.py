@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 
 from django_redisqueue.broker.replies import Outcome, OutcomeKind
@@ -129,6 +130,28 @@ def test_a_reset_empties_a_log_that_has_wrapped_around() -> None:
     assert state.outcomes() == []
     state.concurrent_log.record(outcome(10))
     assert state.outcomes() == [outcome(10)]
+
+
+def test_the_next_child_finds_an_empty_log() -> None:
+    """Its supervisor, which has recorded nothing itself, has cleared it."""
+    state = ChildState(0, 1)
+
+    def in_child(record: Callable[[OutcomeLog], object]) -> list[Outcome]:
+        pid = os.fork()
+        if pid == 0:
+            record(state.log)
+            os._exit(0)
+        os.waitpid(pid, 0)
+        return state.outcomes()
+
+    def record_two(log: OutcomeLog) -> None:
+        log.discard_before(log.record(outcome(1, 1000)))
+        log.record(outcome(2))
+
+    assert in_child(record_two) == [outcome(2)]
+    state.reset()
+    assert (state.outcomes(), state.ended_since()) == ([], 0)
+    assert in_child(lambda log: log.record(outcome(3))) == [outcome(3)]
 
 
 def churn(log: OutcomeLog, kept: int) -> None:
