@@ -162,7 +162,9 @@ def test_a_role_that_fails_ends_the_process_as_with_one_shard(
     gate = threading.Event()
     gate.set()
     with pytest.raises(KeyError, match="lost"):
-        run_in_shards(2, lambda host: cast(Any, FailingRole(gate, [], host.shard)), StoppableWaits())
+        run_in_shards(
+            2, lambda host: cast(Any, FailingRole(gate, [], host.shard)), StoppableWaits()
+        )
 
 
 def test_a_role_that_does_not_end_is_left_behind() -> None:
