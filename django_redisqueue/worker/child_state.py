@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import chain
 
 from ..broker.replies import ClaimedJob, Outcome
 from ..broker.wire import AS_READ
@@ -144,9 +145,13 @@ class OutcomeLog:
         self._end, self.free_bytes = 0, _RING_BYTES
 
     def keep_only(self, outcomes: Sequence[Outcome]) -> None:
-        """Discard all but these outcomes, which the log already has: the rest was accepted."""
+        """Discard all but these outcomes, which the log already has: the rest was accepted. The
+        rest stays if there is no room to move these: reporting it again changes nothing."""
         if not outcomes:
             self.clear()
+            return
+        parts = chain.from_iterable(outcomes)  # each is followed by a space or a NUL
+        if sum(len(str(part).encode(*AS_READ)) + 1 for part in parts) > self.free_bytes:
             return
         end, was_taken = self._end, self.was_taken
         for outcome in outcomes:

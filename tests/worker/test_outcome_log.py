@@ -121,6 +121,20 @@ def test_an_outcome_that_does_not_fit_is_left_out_and_the_others_are_kept() -> N
     assert log.read() == [outcome(3, LOG_BYTES // 2)]
 
 
+def test_outcomes_that_cannot_be_moved_stay() -> None:
+    """Such as those for a shard that does not answer, while others are reported: if the child is
+    replaced meanwhile, its supervisor finds them here."""
+    log = ChildState(0, 1).log
+    kept = [outcome(n, LOG_BYTES // 20) for n in range(9)]
+    for one in kept:
+        log.record(one)
+    log.record(outcome(10, LOG_BYTES // 9))
+    log.keep_only(kept)
+    assert log.read()[:9] == kept
+    log.keep_only(kept[1:])
+    assert log.read() == kept[1:]
+
+
 def test_a_reset_empties_a_log_that_has_wrapped_around() -> None:
     state = ChildState(0, 1)
     for n in range(9):
