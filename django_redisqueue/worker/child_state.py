@@ -217,10 +217,10 @@ class ChildState:
         os.set_blocking(self._message_end, False)
         self._pipe = os.fstat(self._tokens).st_ino
         self._files = select.poll()  # one system call for all of them
-        for number in (0, 1, 2, self._tokens):
+        for file in (0, 1, 2, self._tokens):
             with suppress(OSError):  # it was closed from the start
-                os.fstat(number)
-                self._files.register(number, 0)
+                os.fstat(file)
+                self._files.register(file, 0)
 
     # The child's side
 

@@ -226,9 +226,10 @@ class HeartbeatThread(threading.Thread):
             self._deferred.clear()
             if answered and not took_over:
                 took_over = self._try_reaping(self._take_over)
-            # However long the heartbeat took, so that slow ones leave time for what was submitted.
-            soon = time.monotonic() + (interval / 10 if answered else RETRY_INTERVAL)
-            if not self._write_until(max(due, soon) if answered else soon):
+            now = time.monotonic()
+            # Slow heartbeats must leave some time for what was submitted.
+            until = max(due, now + interval / 10) if answered else now + RETRY_INTERVAL
+            if not self._write_until(until):
                 self._log_unwritten()
                 return
 
