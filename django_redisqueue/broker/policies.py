@@ -274,9 +274,10 @@ def _has_let_go(
 
 
 class UniqueCommands(CommandBase):
-    def release_unique(self, key: str) -> str:
-        """Free a key. Returns the id of the job that had it, or ''. That job is not affected."""
-        return self._run("release_unique", key)
+    def release_unique(self, key: str, owner: str | None = None) -> str:
+        """Free a key, or only if the job ``owner`` has it. Returns the id of the job that had it,
+        or ''. That job is not affected."""
+        return self._run("release_unique", key, *(() if owner is None else (owner,)))
 
 
 class UniqueQueries(QueryBase):

@@ -71,8 +71,10 @@ class Wire:
     def __init__(self, connection: Any) -> None:
         encoding, errors = AS_READ
         self._socket = connection._sock
-        self._poll = select.poll()
-        self._poll.register(self._socket, select.POLLIN)
+        self._poll = None
+        if hasattr(select, "poll"):  # eventlet removes it
+            self._poll = select.poll()
+            self._poll.register(self._socket, select.POLLIN)
         self._reader: Any = Reader(  # its type stub does not allow a bytearray
             encoding=encoding,
             errors=errors,
@@ -82,8 +84,8 @@ class Wire:
         self._buffer = bytearray(READ_BYTES)
 
     def has_input(self) -> bool:
-        """Whether the server has sent something unasked, or closed the connection."""
-        return bool(self._poll.poll(0))
+        """Whether the server may have sent something unasked, or closed the connection."""
+        return self._poll is None or bool(self._poll.poll(0))
 
     def ask(self, command: bytes) -> Any:
         """Send encoded commands and return the first reply. Raises what redis-py raises."""

@@ -11,7 +11,7 @@ from django.utils.text import capfirst
 
 from ..broker import sums
 from ..broker.commands import Commands
-from ..broker.policies import LanePause, LimitState, UniqueQueries, pause_name
+from ..broker.policies import LanePause, LimitState, pause_name
 from ..broker.schedules import UnreadableSchedule
 from ..broker.steps import Wait
 from ..client.limits import (
@@ -186,11 +186,9 @@ def release_key(page: Page) -> HttpResponse:
     if page.request.POST.get("confirmed") != "yes":
         return page.confirm("key", "Release", "Release the key", here, fields)
     connection = connection_of(job_id)  # a job and its keys are in one shard
-    owner = UniqueQueries(connection).find(key)
-    if owner is None or owner.job_id != job_id:
+    if not Commands(connection).release_unique(key, job_id):
         messages.warning(page.request, "The job no longer has this key; nothing was done.")
     else:
-        Commands(connection).release_unique(key)
         page.log_jobs([printable(job_id)], f"Release unique key {printable(key)}")
         messages.success(page.request, f"{printable(key)} is free. Job {job_id} was not changed.")
     return HttpResponseRedirect(here)

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 from django.core.management.base import BaseCommand, CommandError, SystemCheckError
@@ -16,6 +17,7 @@ from ..conf import get_settings
 from ..core.clock import is_duration_text, to_seconds
 from ..core.text import sanitize
 from ..exceptions import RedisQueueError
+from ..worker.interrupts import StoppableWaits
 
 MAX_LINE = 4000  # characters
 SHORTEST_INTERVAL = 0.1  # s
@@ -60,10 +62,17 @@ class QueueCommand(BaseCommand):
         return {**kwargs, "databases": []}
 
 
-def on_stop_signal(act: Callable[[], object]) -> None:
-    """Call ``act`` when the process is told to stop, by SIGTERM or Ctrl-C."""
+def stoppable_waits() -> StoppableWaits:
+    """Waits that end when the process is told to stop, by SIGTERM or Ctrl-C."""
+    waits = StoppableWaits()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        waits.stopping = True
+        waits.end_wait()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: act())
+        signal.signal(number, stop)
+    return waits
 
 
 def argument(check: Callable[[str], Value]) -> Callable[[str], Value]:

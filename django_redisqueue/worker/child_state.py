@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import chain
 
 from ..broker.replies import ClaimedJob, Outcome
 from ..broker.wire import AS_READ
@@ -133,8 +134,9 @@ class OutcomeLog:
         self.free_bytes = _RING_BYTES - (self._end - end)
 
     def clear(self) -> None:
-        """Discard everything: it was accepted. Restart in the pages that are already in memory."""
-        if not self._end:
+        """Discard everything: it was accepted. Restart in the pages that are already in memory. The
+        supervisor calls this for a dead child."""
+        if not self._header[_END]:  # which both know, unlike `_end`
             return
         self._header[_END] = 0  # first: a reader in between finds nothing
         self._header[_START] = 0
@@ -143,9 +145,13 @@ class OutcomeLog:
         self._end, self.free_bytes = 0, _RING_BYTES
 
     def keep_only(self, outcomes: Sequence[Outcome]) -> None:
-        """Discard all but these outcomes, which the log already has: the rest was accepted."""
+        """Discard all but these outcomes, which the log already has: the rest was accepted. The
+        rest stays if there is no room to move these: reporting it again changes nothing."""
         if not outcomes:
             self.clear()
+            return
+        parts = chain.from_iterable(outcomes)  # each is followed by a space or a NUL
+        if sum(len(str(part).encode(*AS_READ)) + 1 for part in parts) > self.free_bytes:
             return
         end, was_taken = self._end, self.was_taken
         for outcome in outcomes:
@@ -211,10 +217,10 @@ class ChildState:
         os.set_blocking(self._message_end, False)
         self._pipe = os.fstat(self._tokens).st_ino
         self._files = select.poll()  # one system call for all of them
-        for number in (0, 1, 2, self._tokens):
+        for file in (0, 1, 2, self._tokens):
             with suppress(OSError):  # it was closed from the start
-                os.fstat(number)
-                self._files.register(number, 0)
+                os.fstat(file)
+                self._files.register(file, 0)
 
     # The child's side
 

@@ -10,13 +10,14 @@ import os
 import signal
 import subprocess
 import sys
-import threading
+import time
 from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from django.utils.autoreload import StatReloader
 
+from .interrupts import StoppableWaits
 from .supervisor.fork_server import die_with_parent
 
 logger = logging.getLogger("django_redisqueue")
@@ -53,12 +54,12 @@ class _Reloader:
     """The parent process of the worker."""
 
     def __init__(self) -> None:
-        self._stop = threading.Event()
+        self._waits = StoppableWaits()
         self._worker: subprocess.Popen[bytes] | None = None
 
     @property
     def is_stopping(self) -> bool:
-        return self._stop.is_set()
+        return self._waits.stopping
 
     def handle_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -68,7 +69,8 @@ class _Reloader:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.is_stopping and self._worker is not None:
             self._worker.send_signal(signal.SIGTERM)  # a second signal: stop at once
-        self._stop.set()
+        self._waits.stopping = True
+        self._waits.end_wait()
 
     def run_worker(self) -> tuple[Path | None, int]:
         """Run the worker until a file changes or it ends: the changed file, and the exit code."""
@@ -91,11 +93,13 @@ class _Reloader:
         """Return the file that changed, or None if told to stop or if the worker has ended."""
         reloader = StatReloader()
         seen = dict(reloader.snapshot_files())
-        while not self._stop.wait(INTERVAL):
+        while True:
+            self._waits.wait(lambda: time.sleep(INTERVAL))
+            if self.is_stopping:
+                return None
             if worker is not None and worker.poll() is not None:
                 return None
             now = dict(reloader.snapshot_files())
             for path, _ in now.items() - seen.items():
                 return path
             seen = now
-        return None

@@ -39,6 +39,7 @@ from .supervisor.watchdog import resident_bytes
 
 RECEIVERS = 300.0  # s that the receivers of child_started, or of child_stopping, may take
 OWN_FILES = 32  # files that the supervisor may open besides its children's pipes
+FILES_PER_SHARD = 2  # of those, the connections for heartbeats and for messages
 # Returns True with burst if nothing is left to do: the child must then not be replaced.
 Work = Callable[[], bool]
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # SIGHUP: the terminal was closed
@@ -53,7 +54,8 @@ class Service:
         self.worker: Worker = this_worker(options.name)
         roles: list[Role] = ["jobs"] * options.processes
         roles += ["maintenance", "bridge"] if self._settings.mirror else ["maintenance"]
-        self._file_limit = _raise_file_limit(options.processes, len(roles))
+        own = OWN_FILES + FILES_PER_SHARD * (self._settings.shards - 1)
+        self._file_limit = _raise_file_limit(options.processes, len(roles), own)
         self._handles = [
             ChildHandle(ChildState(slot, options.slots if role == "jobs" else 1), role)
             for slot, role in enumerate(roles)
@@ -170,15 +172,16 @@ def _forget_caches() -> None:
             del caches[alias]
 
 
-def _raise_file_limit(processes: int, slots: int) -> int:
-    """Allow this process and its children enough open files; returns the previous limit."""
-    needed = slots * FILES_PER_CHILD + OWN_FILES
+def _raise_file_limit(processes: int, slots: int, own: int) -> int:
+    """Allow this process and its children enough open files; returns the previous limit. ``own``:
+    those that are no child's."""
+    needed = slots * FILES_PER_CHILD + own
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         if soft != resource.RLIM_INFINITY and soft < needed:
             resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
     except (OSError, ValueError):
-        fits = (hard - OWN_FILES) // FILES_PER_CHILD - (slots - processes)
+        fits = (hard - own) // FILES_PER_CHILD - (slots - processes)
         raise InvalidOption(
             f"--processes {processes} needs {needed} open files, but this process may have {hard}: "
             f"raise that (ulimit -n {needed}, or LimitNOFILE={needed} in its systemd unit), or "

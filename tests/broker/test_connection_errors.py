@@ -17,6 +17,7 @@ from redis import Redis
 
 from django_redisqueue import JobQueue, get_job
 from django_redisqueue.broker import connection as connections
+from django_redisqueue.broker import wire
 from django_redisqueue.broker.connection import (
     IDLE,
     RedisConnection,
@@ -128,6 +129,13 @@ def test_an_idle_connection_that_was_cut_is_replaced(
         time.sleep(2 * IDLE)
     REQUESTS[request_name](connection)
     connection.close()
+
+
+def test_an_idle_connection_that_was_cut_is_replaced_under_eventlet(
+    fresh_server: MakeServer, point: Point, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "select", object())  # which has no poll()
+    test_an_idle_connection_that_was_cut_is_replaced(fresh_server, point, "script")
 
 
 @pytest.mark.parametrize("sentinels", [1, 3])

@@ -35,6 +35,14 @@ def test_a_key_that_no_job_has(broker: BrokerHarness) -> None:
     assert broker.dump() == {}
 
 
+def test_a_key_that_another_job_has_taken_meanwhile(broker: BrokerHarness) -> None:
+    add(broker, "a")
+    assert broker.store.release_unique("k", "b") == ""
+    assert broker.store.release_unique("k", "") == ""
+    assert broker.redis.get(broker.keys.unique("k")) == "a"
+    assert broker.store.release_unique("k", "a") == "a"
+
+
 def test_a_full_redis(broker: BrokerHarness) -> None:
     add(broker, "a")
     with broker.full():

@@ -171,6 +171,21 @@ def test_a_pop_that_is_cut_off_as_it_is_ended_leaves_no_reply_for_another_comman
     assert wait._commands[0].connection.call("PING") == "PONG"
 
 
+def test_a_token_is_not_lost_if_the_connection_that_ends_the_pop_is_cut(
+    servers: list[RedisServer], wait: WakeWait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push = _WakeConnection.push_own
+
+    def enqueue_and_push(connection: _WakeConnection) -> None:
+        enqueue(0)
+        push(connection)
+        connection._other.close()
+
+    monkeypatch.setattr(_WakeConnection, "push_own", enqueue_and_push)
+    enqueue(1)
+    assert wait.wait(QUEUES, 30) == [1, 0]
+
+
 def test_a_server_whose_writes_are_paused_survives(
     servers: list[RedisServer], wait: WakeWait
 ) -> None:

@@ -82,6 +82,24 @@ def test_each_key_with_its_owner_and_its_age(site: Site, manual_worker: ManualWo
     assert "job_1" in site.json("unique_keys", live=1)["fragments"]["drq-unique_keys"]
 
 
+def test_a_key_that_passes_to_another_job_at_that_moment_stays_with_it(
+    site: Site, manual_worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a third job could run beside that one."""
+    own(manual_worker, "job_1", "k")
+    release_unique = Commands.release_unique
+
+    def release_late(commands: Commands, *args: str) -> str:
+        release_unique(manual_worker.store, "k")
+        own(manual_worker, "job_2", "k")
+        return release_unique(commands, *args)
+
+    monkeypatch.setattr(Commands, "release_unique", release_late)
+    told = site.post("release_key", key="k", job="job_1", confirmed="yes")
+    assert told == "The job no longer has this key; nothing was done."
+    assert "job_2" in site.text("unique_keys")
+
+
 def test_a_key_is_released_and_logged(site: Site, manual_worker: ManualWorker) -> None:
     own(manual_worker, "job_1", "k")
     asked = site.post("release_key", key="k", job="job_1")

@@ -143,8 +143,7 @@ def failing_forks() -> None:
 STEPS = (
     (Commands, "finish"),  # which reports and claims
     (Child, "_run_batch"),
-    (ChildState, "offer"),
-    (ChildState, "take"),
+    (Child, "_start"),
     (ChildState, "begin"),
     (OutcomeLog, "record"),
     (ChildState, "end"),
@@ -154,9 +153,10 @@ PLACES = [f"{when} {name}" for _, name in STEPS for when in ("before", "after")]
 
 
 def deadly_steps() -> None:
-    """Make a child die by SIGKILL before and after each step between a claim and the next report,
-    once at each place. It records the place in the folder ``REDISQUEUE_TEST_DEATHS``. The child
-    runs a job before it dies, so that the supervisor does not delay its replacement."""
+    """Make a child die by SIGKILL before and after each step between the claim of a lone job and
+    the next report, once at each place. It records the place in the folder
+    ``REDISQUEUE_TEST_DEATHS``. The child runs a job before it dies, so that the supervisor does not
+    delay its replacement."""
     deaths = Path(os.environ["REDISQUEUE_TEST_DEATHS"])
     done: list[int] = []  # set only in children that run jobs, not in other processes that report
 

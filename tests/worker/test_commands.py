@@ -6,8 +6,10 @@ import errno
 import json
 import logging
 import re
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from io import StringIO
@@ -21,11 +23,12 @@ from redis import Redis
 
 from django_redisqueue.checks.local import make_error, make_warning
 from django_redisqueue.conf import get_settings
-from django_redisqueue.management.commands import runworker
+from django_redisqueue.management.commands import reapqueue, runworker
 from django_redisqueue.management.commands.runworker import Command
 from django_redisqueue.worker import probe
 from django_redisqueue.worker.child.forks import flush_output
 from django_redisqueue.worker.probe import Health, check_heartbeat
+from django_redisqueue.worker.reload import _Reloader
 from tests.support.commands import ROOT
 from tests.support.servers import RedisServer
 from tests.support.shards import keys_of
@@ -33,7 +36,7 @@ from tests.support.stopwatch import Stopwatch
 
 from . import tasks
 from .harness import WorkerHarness
-from .processes import eventually
+from .processes import PATIENCE, eventually
 
 
 def test_the_banner_shows_no_password(
@@ -219,6 +222,48 @@ def test_reapqueue_runs_until_it_is_stopped(harness: WorkerHarness) -> None:
 
 
 @pytest.mark.one_server("stops its server, or has a proxy in front of it")
+def reap() -> None:
+    command = reapqueue.Command(stdout=StringIO())
+    command._shards = []
+    command._run(60)
+
+
+def watch_files() -> None:
+    reloader = _Reloader()
+    reloader.handle_signals()
+    assert reloader.wait_for_change() is None
+
+
+@pytest.mark.parametrize("run", [reap, watch_files])
+def test_a_signal_to_stop_may_arrive_as_a_wait_begins(
+    monkeypatch: pytest.MonkeyPatch, queue_settings: None, run: Callable[[], None]
+) -> None:
+    """Its handler must not wait for a lock that the wait has."""
+
+    def signalled(wait: Callable[..., Any]) -> Callable[..., Any]:
+        def begin(*args: Any) -> Any:
+            signal.raise_signal(signal.SIGTERM)
+            return wait(*args)
+
+        return begin
+
+    def give_up(*_: object) -> None:
+        raise AssertionError("the handler of the signal waits")
+
+    monkeypatch.setattr(threading.Condition, "wait", signalled(threading.Condition.wait))
+    monkeypatch.setattr(time, "sleep", signalled(time.sleep))
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+    try:
+        run()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def test_reapqueue_without_redis_is_an_error(harness: WorkerHarness) -> None:
     harness.server.kill()
     reaper = harness.worker("--once", command="reapqueue")

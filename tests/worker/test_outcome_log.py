@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 
 from django_redisqueue.broker.replies import Outcome, OutcomeKind
@@ -120,6 +121,20 @@ def test_an_outcome_that_does_not_fit_is_left_out_and_the_others_are_kept() -> N
     assert log.read() == [outcome(3, LOG_BYTES // 2)]
 
 
+def test_outcomes_that_cannot_be_moved_stay() -> None:
+    """Such as those for a shard that does not answer, while others are reported: if the child is
+    replaced meanwhile, its supervisor finds them here."""
+    log = ChildState(0, 1).log
+    kept = [outcome(n, LOG_BYTES // 20) for n in range(9)]
+    for one in kept:
+        log.record(one)
+    log.record(outcome(10, LOG_BYTES // 9))
+    log.keep_only(kept)
+    assert log.read()[:9] == kept
+    log.keep_only(kept[1:])
+    assert log.read() == kept[1:]
+
+
 def test_a_reset_empties_a_log_that_has_wrapped_around() -> None:
     state = ChildState(0, 1)
     for n in range(9):
@@ -129,6 +144,28 @@ def test_a_reset_empties_a_log_that_has_wrapped_around() -> None:
     assert state.outcomes() == []
     state.concurrent_log.record(outcome(10))
     assert state.outcomes() == [outcome(10)]
+
+
+def test_the_next_child_finds_an_empty_log() -> None:
+    """Its supervisor, which has recorded nothing itself, has cleared it."""
+    state = ChildState(0, 1)
+
+    def in_child(record: Callable[[OutcomeLog], object]) -> list[Outcome]:
+        pid = os.fork()
+        if pid == 0:
+            record(state.log)
+            os._exit(0)
+        os.waitpid(pid, 0)
+        return state.outcomes()
+
+    def record_two(log: OutcomeLog) -> None:
+        log.discard_before(log.record(outcome(1, 1000)))
+        log.record(outcome(2))
+
+    assert in_child(record_two) == [outcome(2)]
+    state.reset()
+    assert (state.outcomes(), state.ended_since()) == ([], 0)
+    assert in_child(lambda log: log.record(outcome(3))) == [outcome(3)]
 
 
 def churn(log: OutcomeLog, kept: int) -> None:

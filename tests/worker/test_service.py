@@ -29,15 +29,18 @@ def limited(how: str) -> list[str]:
     return ["sh", "-c", f'ulimit {how}; exec "$@"', "sh"]
 
 
+@pytest.mark.parametrize(("shards", "needed", "fit"), [(1, 1236, 247), (64, 1362, 215)])
 def test_too_many_processes_for_the_limit_of_open_files_are_refused_at_once(
-    harness: WorkerHarness,
+    harness: WorkerHarness, shards: int, needed: int, fit: int
 ) -> None:
+    """Without files for heartbeats, shards would take the jobs from their children."""
+    harness.configure(SHARDS=shards)
     worker = harness.worker("--processes", "300", prefix=limited("-n 1024"), MIRROR=False)
     assert worker.wait() == 1
     assert worker.output == (
-        "CommandError: --processes 300 needs 1236 open files, but this process may have 1024: "
-        "raise that (ulimit -n 1236, or LimitNOFILE=1236 in its systemd unit), or lower "
-        "--processes to 247\n"
+        f"CommandError: --processes 300 needs {needed} open files, but this process may have 1024: "
+        f"raise that (ulimit -n {needed}, or LimitNOFILE={needed} in its systemd unit), or lower "
+        f"--processes to {fit}\n"
     )
     assert harness.redis.keys() == []
     few = harness.worker("--processes", "5", prefix=limited("-n 30"), MIRROR=False)

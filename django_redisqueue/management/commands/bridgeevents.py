@@ -17,11 +17,10 @@ from ...conf import Settings, get_settings
 from ...mirror.database_errors import explain_error
 from ...models import JobRecord
 from ...worker.identity import this_worker
-from ...worker.interrupts import StoppableWaits
 from ...worker.maintenance.bridge import BridgeRole
 from ...worker.maintenance.leader import RoleHost, run_in_shards
 from ...worker.readiness import check_mirror_database
-from ..base import QueueCommand, on_stop_signal
+from ..base import QueueCommand, stoppable_waits
 
 
 class Command(QueueCommand):
@@ -65,13 +64,7 @@ class Command(QueueCommand):
             role.stop()
 
     def _run(self, settings: Settings) -> None:
-        waits = StoppableWaits()
-
-        def stop() -> None:
-            waits.stopping = True
-            waits.end_wait()
-
-        on_stop_signal(stop)
+        waits = stoppable_waits()
         self.announce(
             f"mirroring {redis_address()} into the database {router.db_for_write(JobRecord)!r}; "
             "stop with Ctrl-C"

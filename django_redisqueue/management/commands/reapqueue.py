@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from argparse import ArgumentParser
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from ...mirror.redis_identity import RedisIdentity
 from ...worker.maintenance.upkeep import KnownQueues
 from ...worker.reaper import Reaper, ReapReport
 from .. import base
-from ..base import QueueCommand, on_stop_signal
+from ..base import QueueCommand, stoppable_waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +107,11 @@ class Command(QueueCommand):
             time.sleep(min(wait_ms + 50, shard.commands.settings.heartbeat_ms) / 1000)
 
     def _run(self, interval: float) -> None:
-        stop = threading.Event()
-        on_stop_signal(stop.set)
+        waits = stoppable_waits()
         self.announce(f"reaping at {redis_address()} every {interval:g} s; stop with Ctrl-C")
-        while not stop.is_set():
+        while not waits.stopping:
             self._pass_everywhere()
-            stop.wait(interval)
+            waits.wait(lambda: time.sleep(interval))
 
     def _pass_everywhere(self) -> None:
         away = set()  # a server that hangs would delay the pass once for each shard

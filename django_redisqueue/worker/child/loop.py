@@ -196,8 +196,9 @@ class Child:
             self._run_chunk(jobs, task.options.chunk.size)
             return
         state, begun = self._state, time.monotonic()
-        stopping = self._interrupts.stopping
-        starts_at_once = len(jobs) == 1 and not self._in_flight.count and not stopping
+        is_alone = len(jobs) == 1 and not self._in_flight.count
+        # A job that was reported may still have its slot.
+        starts_at_once = is_alone and self._has_slot() and not self._interrupts.stopping
         if not starts_at_once:
             state.offer(jobs)
         self._executor.logs_completed = logs_completed()  # asked once, because it takes a while

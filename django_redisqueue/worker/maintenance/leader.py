@@ -205,8 +205,8 @@ def run_in_shards(
     stop: float = STOP,
 ) -> None:
     """Run the role of each shard until the process is ordered to stop, or until one of them hangs,
-    in which case a new process must take over. Threads may take ``stop`` seconds to end. ``state``:
-    that of a worker's child."""
+    in which case a new process must take over. Threads may take ``stop`` seconds to end. Raises
+    what none of the roles should raise. ``state``: that of a worker's child."""
     keep_alive = STANDALONE.keep_alive if state is None else state.keep_alive
     if shards == 1:
         role = make(RoleHost(0, lambda block, s: waits.wait(lambda: block(s)), keep_alive, state))
@@ -216,7 +216,7 @@ def run_in_shards(
     threads = [_RoleThread(shard, make, over, state) for shard in range(shards)]
     for thread in threads:
         thread.start()
-    while not waits.stopping and not any(thread.role.hangs() for thread in threads):
+    while not waits.stopping and not any(one.fault or one.role.hangs() for one in threads):
         if all(thread.is_on_time for thread in threads):
             keep_alive(KEEP_ALIVE)
         waits.wait(lambda: time.sleep(CHECK))
@@ -226,6 +226,8 @@ def run_in_shards(
         while thread.is_alive() and (left := end - time.monotonic()) > 0:
             keep_alive(KEEP_ALIVE)
             thread.join(min(left, CHECK))
+    for fault in filter(None, (thread.fault for thread in threads)):
+        raise fault
 
 
 def run_in_child(shards: int, make: MakeRole, state: ChildState, stop: float = STOP) -> bool:
@@ -245,6 +247,7 @@ class _RoleThread(threading.Thread):
         super().__init__(name=f"shard {shard}", daemon=True)
         self._over = over
         self._alive_until = time.monotonic() + KEEP_ALIVE
+        self.fault: BaseException | None = None  # the error that broke it
         self.role = make(RoleHost(shard, self._wait, self._keep_alive, state))
 
     @property
@@ -253,7 +256,10 @@ class _RoleThread(threading.Thread):
         return self.is_alive() and time.monotonic() < self._alive_until
 
     def run(self) -> None:
-        self.role.run(self._over.is_set)
+        try:
+            self.role.run(self._over.is_set)
+        except BaseException as error:
+            self.fault = error
         connections.close_all()
 
     def _keep_alive(self, seconds: float) -> None:

@@ -15,6 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -225,7 +226,10 @@ class HeartbeatThread(threading.Thread):
             self._deferred.clear()
             if answered and not took_over:
                 took_over = self._try_reaping(self._take_over)
-            if not self._write_until(due if answered else time.monotonic() + RETRY_INTERVAL):
+            now = time.monotonic()
+            # Slow heartbeats must leave some time for what was submitted.
+            until = max(due, now + interval / 10) if answered else now + RETRY_INTERVAL
+            if not self._write_until(until):
                 self._log_unwritten()
                 return
 
@@ -352,7 +356,8 @@ class HeartbeatThread(threading.Thread):
         if not report.in_order:
             self._recovered_at = max(time.monotonic(), self._recovered_at)
             self._recoveries_done += 1
-        self._commands.lead(report.child, 0)  # if it led, another worker need not wait
+        with suppress(RedisQueueError):  # otherwise the lease expires
+            self._commands.lead(report.child, 0)  # if it led, another worker need not wait
         if not unwritten and not is_stuck:
             return None
         return replace(report, outcomes=unwritten, timed_out=(), in_order=True)

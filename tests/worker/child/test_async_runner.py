@@ -255,6 +255,24 @@ def test_a_child_takes_a_batch_of_async_jobs_with_one_system_call(
     end(child._async_runner)
 
 
+def test_a_lone_job_waits_for_the_slot_of_one_that_was_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread, for example, first closes its database connections."""
+    options = WorkerOptions(queues=("default",), async_concurrency=1)
+    child = Child("child", ChildState(0, options.slots), options, load({}), lambda: None)
+    monkeypatch.setattr(child._in_flight, "_send", lambda outcomes: [True] * len(outcomes))
+    monkeypatch.setattr(child._in_flight, "free_slot", lambda run: None)
+    name = tasks.async_sleep.name
+    for one in ("job_first", "job_second"):
+        child._run_batch([ClaimedJob(one, "default", name, "[[0],{}]", 1, 0, 0, "", 1)])
+        child._in_flight.wait(lambda: not child._in_flight.count, PATIENCE)
+    assert [(one.id, one.kind) for one in child._claims.current.outcomes] == [
+        ("job_second", "queued")
+    ]
+    end(child._async_runner)
+
+
 def test_a_job_that_the_loop_has_not_begun_has_no_deadline(
     harness: RunnerHarness, redis: FakeRedis
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import signal
@@ -9,13 +10,14 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from django_redisqueue.core.ids import due_ms_of, periodic_prefix
 from django_redisqueue.worker.child_state import ChildState
 from django_redisqueue.worker.interrupts import StoppableWaits
+from django_redisqueue.worker.maintenance import leader
 from django_redisqueue.worker.maintenance.leader import RoleHost, run_in_shards
 from tests.app import tasks
 from tests.support.shards import keys_of
@@ -139,6 +141,30 @@ def test_a_role_may_take_the_time_that_it_is_given_to_stop(monkeypatch: pytest.M
     stop_roles(gate, ended, state=state, stop=math.inf)
     assert sorted(ended) == [0, 1]
     assert len(alive) >= 2  # the watchdog is kept informed meanwhile
+
+
+def test_a_role_that_fails_ends_the_process_as_with_one_shard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise the process would go on without that shard, unnoticed."""
+    monkeypatch.setattr(leader, "CHECK", 0.01)
+    checks = itertools.count()
+
+    class FailingRole(Role):
+        def run(self, is_over: Callable[[], bool]) -> None:
+            if self._shard == 1:
+                raise KeyError("lost")
+            super().run(is_over)
+
+        def hangs(self) -> bool:
+            return next(checks) > 500
+
+    gate = threading.Event()
+    gate.set()
+    with pytest.raises(KeyError, match="lost"):
+        run_in_shards(
+            2, lambda host: cast(Any, FailingRole(gate, [], host.shard)), StoppableWaits()
+        )
 
 
 def test_a_role_that_does_not_end_is_left_behind() -> None:

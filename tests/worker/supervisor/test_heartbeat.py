@@ -25,6 +25,7 @@ from django_redisqueue.conf import Settings, get_settings
 from django_redisqueue.core.ids import new_job_id
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.records import WorkerOrder
+from django_redisqueue.exceptions import RedisUnavailable
 from django_redisqueue.worker.child_state import ChildState, RoleNote
 from django_redisqueue.worker.probe import HeartbeatFile
 from django_redisqueue.worker.reaper import Reaper
@@ -244,6 +245,36 @@ def test_a_dead_child_whose_processing_list_cannot_be_read_is_named(
     redis.set(key, "theirs")
     Reaper(Commands(worker_connection(shard_of()))).reap_dead("c1", [])
     assert f"child c1 is gone, and {key} is not its list of jobs" in caplog.text
+
+
+def test_slow_heartbeats_leave_time_for_reports(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread, written = _heartbeat(), list[Any]()
+    report = ExitReport("c1", [], [])
+
+    def beat() -> bool:
+        assert clock.now < 1300
+        clock.now += 60
+        return True
+
+    monkeypatch.setattr(thread, "beat", beat)
+    monkeypatch.setattr(thread, "_take_over", lambda: None)
+    monkeypatch.setattr(thread, "_write", written.append)
+    thread.submit(report)
+    thread.finish()
+    thread._loop()
+    assert written == [report]
+
+
+def test_a_dead_child_counts_once_as_recovered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its report is not repeated only because its role could not be given up."""
+    thread = _heartbeat()
+    away = Mock(side_effect=RedisUnavailable("away"))
+    monkeypatch.setattr(thread._commands, "lead", away)
+    thread.submit(ExitReport("c1", [], []))
+    _write_all(thread)
+    assert (away.call_count, thread._recoveries_done) == (1, 1)
 
 
 def test_an_error_in_the_thread_ends_the_worker(
