@@ -135,9 +135,7 @@ class OutcomeLog:
 
     def clear(self) -> None:
         """Discard everything: it was accepted. Restart in the pages that are already in memory. The
-        supervisor calls this for a dead child."""
-        if not self._header[_END]:  # which both know, unlike `_end`
-            return
+        supervisor calls this for a dead child, which may have died in here."""
         self._header[_END] = 0  # first: a reader in between finds nothing
         self._header[_START] = 0
         self._header[_TAKEN] = 0

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from django_redisqueue.broker.replies import Outcome, OutcomeKind
-from django_redisqueue.worker.child_state import LOG_BYTES, ChildState, OutcomeLog
+from django_redisqueue.worker.child_state import _END, LOG_BYTES, ChildState, OutcomeLog
 from tests.support.stopwatch import Stopwatch
 
 from .parts import forked, outcome
@@ -166,6 +166,14 @@ def test_the_next_child_finds_an_empty_log() -> None:
     state.reset()
     assert (state.outcomes(), state.ended_since()) == ([], 0)
     assert in_child(lambda log: log.record(outcome(3))) == [outcome(3)]
+
+    def die_in_clear(log: OutcomeLog) -> None:
+        log.discard_before(log.record(outcome(4)))
+        log._header[_END] = 0  # its first step
+
+    in_child(die_in_clear)
+    state.reset()
+    assert in_child(lambda log: log.record(outcome(5))) == [outcome(5)]
 
 
 def churn(log: OutcomeLog, kept: int) -> None:
