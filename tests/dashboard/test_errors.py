@@ -17,6 +17,7 @@ from django_redisqueue.core.job_data import encode_error
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.dashboard import bulk
 from django_redisqueue.mirror.bridge import Bridge
+from django_redisqueue.mirror.writer import MirrorWriter
 from django_redisqueue.models import ErrorGroup
 from tests.app import tasks
 from tests.support.manual_worker import ManualWorker, low
@@ -36,7 +37,7 @@ def both(redisqueue: None) -> Iterator[ManualWorker]:
 def mirror() -> None:
     """Apply all events of every shard."""
     for shard in range(get_settings().shards):
-        bridge = Bridge(get_settings(), connection=ManualWorker().connection.at(shard))
+        bridge = Bridge(MirrorWriter(ManualWorker().connection.at(shard)))
         while bridge.run_once():
             pass
         bridge.connection.close()

@@ -17,6 +17,7 @@ from django_redisqueue.conf import get_settings
 from django_redisqueue.exceptions import WrongRedis
 from django_redisqueue.mirror import redis_identity
 from django_redisqueue.mirror.redis_identity import MirroredEvents, RedisIdentity
+from django_redisqueue.mirror.writer import MirrorWriter
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState
 from tests.broker.harness import ERROR, BrokerHarness, outcome
 from tests.support.servers import RedisServer
@@ -32,7 +33,7 @@ def state() -> MirrorState:
 def accept() -> bool:
     connection = worker_connection()
     try:
-        return RedisIdentity(connection, get_settings()).accept()
+        return RedisIdentity(MirrorWriter(connection)).accept()
     finally:
         connection.close()
 
@@ -386,7 +387,7 @@ def test_a_redis_that_failed_over_to_an_older_copy(
     shard.bridge.close()
     if goes_on:  # the new history is longer than the old one before the mirror looks at it
         shard.run_jobs(200, "new")
-        assert shard.bridge.events.last() > read  # type: ignore[operator]
+        assert shard.bridge.events.ends()[1] > read
     shard.mirror()
     assert "Redis went back in time" in caplog.text
     assert (state().epoch, state().gaps) == (1, 0)
@@ -445,7 +446,7 @@ def test_the_last_common_entry_is_found(
     shard.run_jobs(300)
     shard.mirror()
     shard.broker.redis.save()
-    common = shard.bridge.events.last()
+    _, common = shard.bridge.events.ends()
     shard.run_jobs(300, "unsaved")
     shard.mirror()
     server.kill()
@@ -454,9 +455,7 @@ def test_the_last_common_entry_is_found(
     if goes_on:
         shard.run_jobs(250, "new")
     shard.bridge.close()
-    found = RedisIdentity(shard.bridge.connection, get_settings())._common_point(
-        parse_position(state().position)
-    )
+    found = RedisIdentity(shard.bridge.writer)._common_point(parse_position(state().position))
     assert found == common
 
 
@@ -468,7 +467,7 @@ def test_the_last_common_entry_is_found_although_the_new_clock_is_behind(
     shard.run_jobs(100)
     shard.mirror()
     shard.broker.redis.save()
-    common = shard.bridge.events.last()
+    _, common = shard.bridge.events.ends()
     assert common is not None
     shard.run_jobs(100, "unsaved")
     shard.mirror()
@@ -478,7 +477,7 @@ def test_the_last_common_entry_is_found_although_the_new_clock_is_behind(
     shard.broker.connection.close()
     shard.bridge.close()
     shard.broker.redis.xadd(shard.broker.keys.events, {"other": "1"}, id=f"{common[0]}-999")
-    identity = RedisIdentity(shard.bridge.connection, get_settings())
+    identity = RedisIdentity(shard.bridge.writer)
     assert identity._common_point(read) == common
 
 
