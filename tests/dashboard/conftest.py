@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
-from django.test import Client
 
+from tests.support.logins import logged_in
 from tests.support.manual_worker import ManualWorker
 
 from .site import Site
@@ -46,18 +46,11 @@ def staff(db: None) -> Callable[..., User]:
 @pytest.fixture
 def site(redisqueue: None, staff: Callable[..., User]) -> Site:
     """A browser without a screen, logged in as a user who may do everything."""
-    client = Client()
     user = staff(
-        "view_jobrecord",
-        "retry_job",
-        "cancel_job",
-        "pause_queue",
-        "clear_queue",
-        "enqueue_job",
+        "view_jobrecord", "retry_job", "cancel_job", "pause_queue", "clear_queue", "enqueue_job",
         "control_worker",
-    )
-    client.force_login(user)
-    return Site(client)
+    )  # fmt: skip
+    return Site(logged_in(user))
 
 
 @pytest.fixture(autouse=True)

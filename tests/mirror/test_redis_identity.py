@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 from django.db import connection
 
 from django_redisqueue.broker.connection import worker_connection
@@ -20,6 +19,7 @@ from django_redisqueue.mirror.redis_identity import MirroredEvents, RedisIdentit
 from django_redisqueue.mirror.writer import MirrorWriter
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState
 from tests.broker.harness import ERROR, BrokerHarness, outcome
+from tests.support.commands import output_of
 from tests.support.servers import RedisServer
 from tests.support.stream import fields_of
 
@@ -570,9 +570,7 @@ def test_the_start_position_means_that_nothing_was_read(full_shard: MirroredShar
 
 
 def reapqueue() -> str:
-    out = StringIO()
-    call_command("reapqueue", "--accept-redis", stdout=out)
-    return out.getvalue()
+    return output_of("reapqueue", "--accept-redis")
 
 
 def test_reapqueue_accepts_this_redis(full_shard: MirroredShard) -> None:
