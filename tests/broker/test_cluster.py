@@ -69,30 +69,6 @@ def test_every_part_of_a_url_is_used() -> None:
     assert masked(url) == "rediss+cluster://shop:***@one:1,[::1]:2,three/"
 
 
-NO_DATABASE = "a Redis Cluster has only database 0; leave the number out"
-
-
-@pytest.mark.parametrize(
-    ("url", "problem"),
-    [
-        ("redis+cluster://:secret@host/1", NO_DATABASE),
-        ("redis+cluster://:secret@host/jobs", NO_DATABASE),
-        ("redis+cluster://:secret@host?db=2", NO_DATABASE),
-        ("redis+cluster://:secret@host,", "a node is '', not host or host:port"),
-        ("redis+cluster://:secret@host:no", "'no'"),
-        ("redis+cluster://:secret@host?foo=1", "which cannot be read"),
-        ("rediss+cluster://:secret@host?ssl_cert_reqs=x", "which cannot be read"),
-    ],
-)
-def test_a_wrong_url_is_refused_by_name(settings: Any, url: str, problem: str) -> None:
-    settings.REDISQUEUE = {"CONNECTION": {"URL": url}}
-    with pytest.raises(ConfigurationError) as refusal:
-        get_redis_url()
-    assert 'REDISQUEUE["CONNECTION"]["URL"] is ' in str(refusal.value)
-    assert problem in str(refusal.value)
-    assert "secret" not in str(refusal.value)
-
-
 def test_a_cache_on_a_cluster_cannot_be_shared(settings: Any) -> None:
     cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis+cluster://host"}
     settings.CACHES = {"jobs": cache}
