@@ -22,7 +22,7 @@ from django_redisqueue.models import ErrorGroup
 from tests.app import tasks
 from tests.support.manual_worker import ManualWorker, low
 
-from .site import Site, address, logged, plain
+from .site import Site, address, logged, plain, rows
 
 TRACE = 'Traceback (most recent call last):\n  File "/a/shop/tasks.py", line 3, in charge\n'
 
@@ -51,10 +51,6 @@ def fail(
     delay = "1000000" if how == "retrying" else ""
     manual_worker.settle(job, how, encode_error(kind, message, TRACE, 9999), delay)
     return job.id
-
-
-def rows(text: str) -> list[str]:
-    return [plain(row) for row in re.findall(r"<tr data-id.*?</tr>", text, re.DOTALL)]
 
 
 @pytest.fixture
