@@ -379,9 +379,7 @@ class RedisConnection:
 
     def open(self) -> AbstractConnection:
         """redis-py's connection, opened if necessary."""
-        if (connection := self._link.connection) is None:
-            return self._connect()
-        return connection
+        return self._link.connection or self._connect()
 
     def _connect(self) -> AbstractConnection:
         owner = None
