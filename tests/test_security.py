@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from functools import wraps
 from pathlib import Path
@@ -99,18 +99,15 @@ def test_every_sentence_has_its_test() -> None:
 
 
 @pytest.fixture
-def keys(queue_settings: dict[str, Any], settings: Any, tmp_path: Path) -> Keys:
+def redisqueue(queue_settings: dict[str, Any], settings: Any, tmp_path: Path) -> None:
     settings.REDISQUEUE = {**queue_settings, "MIRROR": True}
     settings.MEDIA_ROOT = str(tmp_path)
     logging.getLogger("django.request").setLevel(logging.CRITICAL)
-    return keys_of()
 
 
 @pytest.fixture
-def manual_worker(keys: Keys) -> Iterator[ManualWorker]:
-    made = ManualWorker()
-    yield made
-    made.close()
+def keys(redisqueue: None) -> Keys:
+    return keys_of()
 
 
 def user(name: str, *permissions: str, staff: bool = True) -> User:

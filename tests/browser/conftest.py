@@ -16,7 +16,6 @@ from pytest_django.live_server_helper import LiveServer
 from django_redisqueue.dashboard import pages
 from tests.mirror.mirror_processes import sqlite_entry
 from tests.support.logins import logged_in
-from tests.support.manual_worker import ManualWorker
 from tests.support.postgres import as_database
 from tests.support.servers import RedisServer
 from tests.worker.processes import WorkerProcess, eventually
@@ -114,14 +113,6 @@ def page(browser: Any) -> Iterator[Any]:
     context.set_default_timeout(10_000)
     yield context.new_page()
     context.close()
-
-
-@pytest.fixture
-def manual_worker(redisqueue: None) -> Iterator[ManualWorker]:
-    """A ``ManualWorker`` on the queue ``default``: a worker that the test operates itself."""
-    made = ManualWorker()
-    yield made
-    made.close()
 
 
 @pytest.fixture

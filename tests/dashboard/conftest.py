@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
 
 from tests.support.logins import logged_in
-from tests.support.manual_worker import ManualWorker
 
 from .site import Site
 
@@ -19,14 +18,6 @@ APP = "django_redisqueue"
 def redisqueue(queue_settings: dict[str, Any], settings: Any) -> None:
     """Two queues, and a mirror that some tests fill by hand."""
     settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}, "MIRROR": True}
-
-
-@pytest.fixture
-def manual_worker(redisqueue: None) -> Iterator[ManualWorker]:
-    """A ``ManualWorker`` on the queue ``default``: a worker that the test operates itself."""
-    made = ManualWorker()
-    yield made
-    made.close()
 
 
 @pytest.fixture
