@@ -282,12 +282,12 @@ class Producers:
     """Threads that enqueue one job after another, each job with its own name, like web
     processes."""
 
-    def __init__(self, book: str, names: str = "abc") -> None:
+    def __init__(self, book: str) -> None:
         self._book = book
         self._enough = Event()
         self._accepted: list[Accepted] = []
         self.refused: list[RedisQueueError] = []
-        self._threads = [Thread(target=self._run, args=[name]) for name in names]
+        self._threads = [Thread(target=self._run, args=[name]) for name in "abc"]
 
     def __enter__(self) -> Producers:
         for thread in self._threads:
