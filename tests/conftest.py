@@ -330,7 +330,12 @@ def _on(server: Server, django_db_blocker: Any) -> Iterator[Server]:
 
 
 @pytest.fixture
-def manual_worker(queue_settings: dict[str, Any]) -> Iterator[ManualWorker]:
+def redisqueue(queue_settings: dict[str, Any]) -> None:
+    """The settings of ``manual_worker``; a folder or a module may have its own."""
+
+
+@pytest.fixture
+def manual_worker(redisqueue: None) -> Iterator[ManualWorker]:
     """A ``ManualWorker`` on the queue ``default``: a worker that the test operates itself."""
     made = ManualWorker()
     yield made

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-import io
 import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from functools import wraps
 from pathlib import Path
@@ -20,7 +19,6 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import quote
 from django.contrib.auth.models import Permission, User
 from django.core.exceptions import SuspiciousFileOperation
-from django.core.management import call_command
 from django.db import transaction
 from django.test import Client, RequestFactory
 from django.urls import reverse
@@ -48,6 +46,8 @@ from tests.api.api import Api
 from tests.api.tasks import open_task
 from tests.app import tasks
 from tests.outbox.test_debug_pages import page as error_page
+from tests.support.commands import output_of
+from tests.support.logins import logged_in
 from tests.support.manual_worker import ManualWorker
 from tests.support.shards import keys_of, mirror
 
@@ -99,30 +99,21 @@ def test_every_sentence_has_its_test() -> None:
 
 
 @pytest.fixture
-def keys(queue_settings: dict[str, Any], settings: Any, tmp_path: Path) -> Keys:
+def redisqueue(queue_settings: dict[str, Any], settings: Any, tmp_path: Path) -> None:
     settings.REDISQUEUE = {**queue_settings, "MIRROR": True}
     settings.MEDIA_ROOT = str(tmp_path)
     logging.getLogger("django.request").setLevel(logging.CRITICAL)
-    return keys_of()
 
 
 @pytest.fixture
-def manual_worker(keys: Keys) -> Iterator[ManualWorker]:
-    made = ManualWorker()
-    yield made
-    made.close()
+def keys(redisqueue: None) -> Keys:
+    return keys_of()
 
 
 def user(name: str, *permissions: str, staff: bool = True) -> User:
     made = User.objects.create_user(name, password="x", is_staff=staff)
     made.user_permissions.set(Permission.objects.filter(codename__in=permissions))
     return made
-
-
-def browser(who: User, **options: Any) -> Client:
-    client = Client(**options)
-    client.force_login(who)
-    return client
 
 
 def page(name: str, *args: object) -> str:
@@ -207,7 +198,7 @@ def test_only_registered_tasks_run(redis: Redis, keys: Keys, manual_worker: Manu
 def test_what_cannot_be_read(redis: Redis, keys: Keys, manual_worker: ManualWorker) -> None:
     fine, spoilt = tasks.noop.enqueue("fine"), tasks.noop.enqueue("spoilt")
     redis.hset(keys.job(spoilt.id), "payload", b"[[NaN],{\xff")
-    client = browser(user("ann", "view_jobrecord"))
+    client = logged_in(user("ann", "view_jobrecord"))
     shown = client.get(page("queue", "default", "queued")).content.decode()
     assert "unreadable: " in shown
     assert "&quot;fine&quot;" in shown
@@ -226,11 +217,10 @@ def test_a_terminal(
     job = tasks.noop.enqueue()
     redis.hset(keys.job(job.id), "task", "evil\n\x1b[2Jforged line")
     held = manual_worker.claim_one()
-    out = io.StringIO()
-    call_command("queuemonitor", once=True, stdout=out)
-    assert "evil\\n\\x1b[2Jforged line" in out.getvalue()
-    assert "\x1b" not in out.getvalue()
-    assert not re.search("^forged", out.getvalue(), re.M)
+    out = output_of("queuemonitor", once=True)
+    assert "evil\\n\\x1b[2Jforged line" in out
+    assert "\x1b" not in out
+    assert not re.search("^forged", out, re.M)
     caplog.clear()
     logging.getLogger("django_redisqueue").error("task %s", held.task)
     (record,) = caplog.records
@@ -344,9 +334,9 @@ def test_pages_need_a_permission(keys: Keys) -> None:
     job = tasks.noop.enqueue()
     pages = [page("overview"), page("queue", "default", "queued"), page("job", job.id)]
     pages += [page("workflows"), page("jobrecord_changelist"), page("overview_live")]
-    may = browser(user("ann", "view_jobrecord"))
-    not_staff = browser(user("eve", "view_jobrecord", staff=False))
-    others = browser(user("bob", *ACTIONS))
+    may = logged_in(user("ann", "view_jobrecord"))
+    not_staff = logged_in(user("eve", "view_jobrecord", staff=False))
+    others = logged_in(user("bob", *ACTIONS))
     for address in pages:
         assert may.get(address).status_code == 200
         assert others.get(address).status_code == 403
@@ -363,7 +353,7 @@ def test_what_a_user_with_view_permission_sees(manual_worker: ManualWorker) -> N
     manual_worker.complete_one('"a result"')
     failed = charge.enqueue(SECRET, 78)
     manual_worker.fail_one("an error")
-    client = browser(user("ann", "view_jobrecord"))
+    client = logged_in(user("ann", "view_jobrecord"))
     shown = "".join(
         client.get(address).content.decode()
         for address in (
@@ -401,17 +391,17 @@ def jobs(manual_worker: ManualWorker) -> tuple[str, str]:
 )
 def test_one_permission_one_action(jobs: tuple[str, str]) -> None:
     for permission in ACTIONS:
-        client = browser(user(permission, "view_jobrecord", permission))
+        client = logged_in(user(permission, "view_jobrecord", permission))
         for other in set(ACTIONS) - {permission}:
             assert acts(client, other, *jobs) == 403
     assert JobQueue().get_stats() == {**JobQueue().get_stats(), "failed": 1, "queued": 1}
     for permission in ("cancel_job", "pause_queue", "enqueue_job", "retry_job", "control_worker"):
-        client = browser(User.objects.get(username=permission))
+        client = logged_in(User.objects.get(username=permission))
         assert acts(client, permission, *jobs) == 302
     assert get_job(jobs[0]).status == "queued"
     assert get_job(jobs[1]).status == "cancelled"
     assert JobQueue().is_paused
-    clearing = browser(User.objects.get(username="clear_queue"))
+    clearing = logged_in(User.objects.get(username="clear_queue"))
     assert acts(clearing, "clear_queue", jobs[1], jobs[1]) == 302
     assert JobQueue().get_stats()["cancelled"] == 0
 
@@ -423,7 +413,7 @@ def test_one_permission_one_action(jobs: tuple[str, str]) -> None:
 def test_a_copy(manual_worker: ManualWorker) -> None:
     job = charge.enqueue(SECRET, 5)
     first = manual_worker.claim_one()
-    client = browser(user("ann", "view_jobrecord", "enqueue_job"))
+    client = logged_in(user("ann", "view_jobrecord", "enqueue_job"))
     answer = client.post(page("act_on_job", job.id), {"verb": "copy"}, follow=True)
     assert SECRET not in answer.content.decode()
     copy = manual_worker.claim_one()
@@ -441,7 +431,7 @@ def test_a_copy(manual_worker: ManualWorker) -> None:
 def test_copies_of_own_jobs(keys: Keys) -> None:
     decision = deliver_event.enqueue("approval:job_1:refund", '{"approved":true}')
     cleared = bulk.enqueue("delete", "default", "failed", 0)
-    client = browser(user("ann", "view_jobrecord", "enqueue_job"))
+    client = logged_in(user("ann", "view_jobrecord", "enqueue_job"))
     forms = {
         decision.id: '["approval:job_2:refund", "[redacted]"]',
         cleared.id: '["delete", "default", "completed", 9999999999999]',
@@ -459,7 +449,7 @@ def test_copies_of_own_jobs(keys: Keys) -> None:
     "those of this package, with any arguments that it does not redact, now or later."
 )
 def test_periodic_jobs(keys: Keys, django_capture_on_commit_callbacks: Any) -> None:
-    client = browser(user("planner", "add_periodicjob", "change_periodicjob"))
+    client = logged_in(user("planner", "add_periodicjob", "change_periodicjob"))
     form = {
         "name": "a", "task": charge.name, "args": f'["{SECRET}"]', "kwargs": "{}", "every": "1h",
         "misfire": "once", "overlap": "queue",
@@ -484,20 +474,20 @@ def test_approvals(keys: Keys) -> None:
     row = Approval.objects.create(
         job_id="job_1", name="refund", queue="default", question="42?", permission="auth.add_group"
     )
-    viewer = browser(user("viewer", "view_approval", "change_approval", "delete_approval"))
+    viewer = logged_in(user("viewer", "view_approval", "change_approval", "delete_approval"))
     assert "42?" in viewer.get(page("approval_change", row.pk)).content.decode()
     viewer.post(page("approval_decide", row.pk), {"decision": "approve"})
     viewer.post(page("approval_change", row.pk), {"status": "approved"})
     viewer.post(page("approval_delete", row.pk), {"post": "yes"})
     assert Approval.objects.get().status == "pending"
-    decider = browser(user("decider", "view_approval", "add_group"))
+    decider = logged_in(user("decider", "view_approval", "add_group"))
     decider.post(page("approval_decide", row.pk), {"decision": "reject"})
     assert Approval.objects.get().status == "rejected"
 
 
 @says("Every action is a POST with Django's CSRF token.")
 def test_csrf(jobs: tuple[str, str]) -> None:
-    client = browser(user("ann", "view_jobrecord", *ACTIONS), enforce_csrf_checks=True)
+    client = logged_in(user("ann", "view_jobrecord", *ACTIONS), enforce_csrf_checks=True)
     assert {acts(client, permission, *jobs) for permission in ACTIONS} == {403}
     for address in (page("act_on_job", jobs[0]), page("pause", "default")):
         assert client.get(address, {"verb": "retry"}).status_code == 405
@@ -509,7 +499,7 @@ def test_the_log_of_the_admin(jobs: tuple[str, str]) -> None:
     ann = user("ann", "view_jobrecord", *ACTIONS)
     for permission in ("pause_queue", "cancel_job", "enqueue_job", "clear_queue"):
         before = LogEntry.objects.count()
-        assert acts(browser(ann), permission, *jobs) == 302
+        assert acts(logged_in(ann), permission, *jobs) == 302
         entry = LogEntry.objects.order_by("pk")[before]
         assert entry.user_id == ann.pk
         assert entry.change_message
@@ -528,7 +518,7 @@ def test_records_are_read_only(keys: Keys) -> None:
     )
     request = RequestFactory().get("/")
     request.user = root
-    client, quoted = browser(root), quote(job.id)
+    client, quoted = logged_in(root), quote(job.id)
     for model in (JobRecord, OutboxJob):
         admin = admin_site.get_model_admin(model)
         allowed = admin.get_model_perms(request)
@@ -617,7 +607,7 @@ def test_strangers_and_sessions(jobs: tuple[str, str]) -> None:
     assert {stranger.get(path).status_code for path in paths} == {401}
     assert stranger.post(f"/{jobs[0]}/retry").status_code == 401
     ann = user("ann", "view_jobrecord", *ACTIONS)
-    session = Api(browser(ann, enforce_csrf_checks=True))
+    session = Api(logged_in(ann, enforce_csrf_checks=True))
     assert session.get("/stats").status_code == 200
     assert session.post(f"/{jobs[0]}/retry").status_code == 403
     assert session.delete("/failed").status_code == 403
@@ -640,7 +630,7 @@ def test_where_redacted_arguments_do_not_appear(
     manual_worker.settle(claimed, "completed", "1")
     mirror()
     (record,) = JobRecord.objects.values()
-    client = browser(user("ann", "view_jobrecord"))
+    client = logged_in(user("ann", "view_jobrecord"))
     found = [
         str(record), str(list(JobEvent.objects.values())), repr(redis.xrange(keys.events)),
         client.get(page("job", job.id)).content.decode(),

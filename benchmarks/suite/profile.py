@@ -15,11 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from django_redisqueue.conf import get_settings
-from django_redisqueue.worker.child.loop import Child
-from django_redisqueue.worker.child_state import ChildState
-from django_redisqueue.worker.interrupts import IGNORED_SIGNALS
-from django_redisqueue.worker.options import WorkerOptions
+from tests.support.burst import work
 
 from ..environment import Environment, Options
 from ..processes import cpu_seconds
@@ -62,7 +58,7 @@ def run(environment: Environment, options: Options) -> Iterator[Row]:
     before_redis, before = cpu_seconds(environment.server.pid), time.perf_counter()
     usage = resource.getrusage(resource.RUSAGE_SELF)
     with Sampler() as sampler:
-        run_child()
+        work()
     wall = time.perf_counter() - before
     after = resource.getrusage(resource.RUSAGE_SELF)
     user, system = after.ru_utime - usage.ru_utime, after.ru_stime - usage.ru_stime
@@ -75,14 +71,6 @@ def run(environment: Environment, options: Options) -> Iterator[Row]:
     yield Row("Redis: CPU, all", redis * each, "us a job")
     yield from redis_rows(environment, jobs)
     yield from python_rows(sampler, user + system, jobs)
-
-
-def run_child() -> None:
-    before = {number: signal.getsignal(number) for number in IGNORED_SIGNALS}
-    child = WorkerOptions(queues=("default",), burst=True)
-    Child("profiled", ChildState(0, 101), child, get_settings(), lambda: None).run()
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def redis_rows(environment: Environment, jobs: int) -> Iterator[Row]:

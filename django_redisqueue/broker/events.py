@@ -234,11 +234,6 @@ class EventStream(EventFeed):
         first = self.connection.call("XRANGE", self.keys.events, "-", "+", "COUNT", "1")
         return any(map(events_before, first))
 
-    def last(self) -> Position | None:
-        """The position of the newest event."""
-        _, last = self.ends()
-        return last if last != START else None
-
     def middle(self) -> Position:
         """The position of an event about halfway through the stream; START if it is short."""
         length = int(self.connection.call("LLEN", self.keys.trim_index))

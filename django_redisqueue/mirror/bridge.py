@@ -15,9 +15,9 @@ from functools import partial
 from django.db import Error, connections
 
 from ..broker.commands import Commands
-from ..broker.connection import RedisConnection, worker_connection
+from ..broker.connection import worker_connection
 from ..broker.entries import START, Position, entry_id, format_position
-from ..broker.events import PAGE, EntryLost, EventFault, EventStream, StreamPage
+from ..broker.events import PAGE, EntryLost, EventFault, StreamPage
 from ..conf import Settings
 from .database_errors import CONTENT_ERRORS, UNCERTAIN_REFUSALS, ErrorCause, error_cause
 from .reconcile import Reconciler
@@ -46,14 +46,14 @@ def make_bridge(
     keep_alive: KeepAlive = lambda seconds: None,
 ) -> Bridge:
     """The bridge of one shard with all its hooks, the most urgent first."""
-    connection = worker_connection(shard)
-    reconciler = Reconciler(connection, settings)
+    writer = MirrorWriter(worker_connection(shard), settings)
+    commands = Commands(writer.events.connection, settings)
+    reconciler = Reconciler(writer)
     return Bridge(
-        settings,
-        connection=connection,
-        identity=RedisIdentity(connection, settings),
+        writer,
+        identity=RedisIdentity(writer),
         hooks=[
-            partial(trim_stream, Commands(connection, settings), is_due=reconciler.is_due),
+            partial(trim_stream, commands, is_due=reconciler.is_due),
             SignalDelivery(JOB_SOURCE, shard, keep_alive=keep_alive),
             SignalDelivery(WORKFLOW_SOURCE, shard, keep_alive=keep_alive),
             reconciler,
@@ -68,16 +68,15 @@ class Bridge:
 
     def __init__(
         self,
-        settings: Settings,
+        writer: MirrorWriter | None = None,
         *,
-        connection: RedisConnection | None = None,
         identity: RedisIdentity | None = None,
         hooks: Sequence[CommitHook] = (),
         page: int = PAGE,
     ) -> None:
-        self.connection = connection or worker_connection()
-        self.events = EventStream(self.connection, settings)
-        self.writer = MirrorWriter(self.events)
+        self.writer = writer or MirrorWriter(worker_connection())
+        self.events = self.writer.events
+        self.connection = self.events.connection
         self._identity = identity
         self._hooks = hooks
         self._page = self._size = page  # events; fewer after a page that was refused

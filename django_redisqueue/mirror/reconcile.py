@@ -23,18 +23,10 @@ from typing import Any, Generic, TypeVar
 from django.db import Error
 from django.db.models import QuerySet
 
-from ..broker.connection import RedisConnection
 from ..broker.entries import START, Position
-from ..broker.events import (
-    EventFault,
-    EventStream,
-    JobStreamEvent,
-    WorkflowCounts,
-    WorkflowStreamEvent,
-)
+from ..broker.events import EventFault, JobStreamEvent, WorkflowCounts, WorkflowStreamEvent
 from ..broker.queries import Queries
 from ..broker.scan import SCAN_START, JobSnapshot, Scanner, ScanPage, WorkflowSnapshot
-from ..conf import Settings
 from ..core.clock import ms_of
 from ..core.codec import dumps
 from ..core.statuses import (
@@ -71,13 +63,11 @@ class Reconciler:
     """A commit hook. An interrupted reconcile starts again, which changes nothing twice. One that
     lost its connection also starts again, because a SCAN cursor means nothing to another server."""
 
-    def __init__(self, connection: RedisConnection, settings: Settings) -> None:
-        self._connection = connection
-        self._settings = settings
-        self._events = EventStream(connection, settings)
-        self._queries = Queries(connection, settings)
-        self._scanner = Scanner(connection, settings)
-        self._writer = MirrorWriter(self._events)
+    def __init__(self, writer: MirrorWriter) -> None:
+        self._writer = writer
+        self._events = events = writer.events
+        self._queries = Queries(events.connection, events.settings)
+        self._scanner = Scanner(events.connection, events.settings)
         self._done_epoch = -1
         self._begun_with: tuple[int, object] | None = None  # the epoch and the socket
         self._steps: Iterator[bool] | None = None
@@ -88,7 +78,7 @@ class Reconciler:
         """Take a step, if one is due; True if there is more to do."""
         if cursor.epoch == self._done_epoch:
             return False
-        begun_with = cursor.epoch, self._connection.connect()
+        begun_with = cursor.epoch, self._events.connection.connect()
         if begun_with != self._begun_with:
             self._begun_with, self._steps = begun_with, None
         if self._steps is None:
@@ -105,14 +95,14 @@ class Reconciler:
         return cursor.epoch != self._done_epoch
 
     def _begin(self) -> None:
-        age_ms = self._settings.audit_retention_ms
+        age_ms = self._events.settings.audit_retention_ms
         since_ms = self._queries.now_ms() - age_ms if age_ms else 0
         scanner, common = self._scanner, (self._queries, self._writer, since_ms)
         self._parts = (
             JobReconciler(scanner.page, scanner.knows, *common),
             WorkflowReconciler(scanner.workflow_page, scanner.knows_workflows, *common),
         )
-        self._read_until = self._end_of_stream()
+        _, self._read_until = self._events.ends()
         self._steps = (step for part in self._parts for step in part.steps())
 
     def _step(self, cursor: Cursor) -> bool:
@@ -121,7 +111,7 @@ class Reconciler:
             part.cursor = cursor
         try:
             if next(self._steps):
-                self._read_until = self._end_of_stream()
+                _, self._read_until = self._events.ends()
         except StopIteration:
             self._finish(cursor)
             return False
@@ -146,9 +136,6 @@ class Reconciler:
             "mirror: reconciled with Redis: %d records brought up to date, %d jobs lost, "
             "%d workflows lost", corrected, jobs_lost, workflows_lost,
         )  # fmt: skip
-
-    def _end_of_stream(self) -> Position:
-        return self._events.last() or START
 
 
 Snapshot = TypeVar("Snapshot", JobSnapshot, WorkflowSnapshot)

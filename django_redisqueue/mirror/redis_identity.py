@@ -23,11 +23,9 @@ from typing import Any
 
 from django.db.models import F, Q, QuerySet
 
-from ..broker.connection import RedisConnection
 from ..broker.entries import START, Position, format_position, is_entry_after
-from ..broker.events import EventStream, StreamPage
+from ..broker.events import StreamPage
 from ..broker.scan import Scanner
-from ..conf import Settings
 from ..exceptions import WrongRedis
 from ..models import JobEvent, WorkflowEvent
 from ..models.tables import rows_of_shard
@@ -41,13 +39,12 @@ LOG_INTERVAL = 300.0  # s between two log lines about the same problem
 class RedisIdentity:
     """Checks the Redis of a bridge, and finds where to continue reading."""
 
-    def __init__(self, connection: RedisConnection, settings: Settings) -> None:
-        self._address = connection.redis_url.address
-        self._events = EventStream(connection, settings)
-        self._scanner = Scanner(connection, settings)
-        self._writer = MirrorWriter(self._events)
-        self.alias = self._writer.alias
-        self._mirrored = MirroredEvents(self.alias, self._writer.shard)
+    def __init__(self, writer: MirrorWriter) -> None:
+        self._writer = writer
+        self._events = events = writer.events
+        self._address = events.connection.redis_url.address
+        self._scanner = Scanner(events.connection, events.settings)
+        self._mirrored = MirroredEvents(writer.alias, writer.shard)
         self._logged_at: float | None = None  # while the mirror is stopped
         self._gap_logged_at = -inf
         self._rewound_to = START  # where the database was when it was last found to be older

@@ -15,8 +15,10 @@ from typing import Any
 from django.db import Error, connections, router, transaction
 from django.db.models import F, Model, QuerySet
 
+from ..broker.connection import RedisConnection
 from ..broker.entries import START, Position, format_position, parse_position
 from ..broker.events import EventFault, EventStream, JobStreamEvent, WorkflowStreamEvent
+from ..conf import Settings
 from ..core.codec import dumps, loads
 from ..core.parsing import storable
 from ..models import (
@@ -72,9 +74,9 @@ class BatchTooLarge(Exception):
 class MirrorWriter:
     """Writes the events of one shard into the alias that ``db_for_write`` names for JobRecord."""
 
-    def __init__(self, events: EventStream) -> None:
-        self.shard = events.connection.shard
-        self._events = events
+    def __init__(self, connection: RedisConnection, settings: Settings | None = None) -> None:
+        self.shard = connection.shard
+        self.events = events = EventStream(connection, settings)
         self.alias = router.db_for_write(JobRecord)
         self._jobs = JobWriter(self.alias, events)
         self._workflows = WorkflowWriter(self.alias)
@@ -107,7 +109,7 @@ class MirrorWriter:
         instants = instant_adapter(self.alias)
         job_rows, body_faults = self._jobs.prepare(jobs, at.epoch, instants, rollups, errors)
         workflow_rows = self._workflows.prepare(workflows, at.epoch, instants)
-        self._events.wait_for_replicas()
+        self.events.wait_for_replicas()
         self._throttle.wait()
         with transaction.atomic(self.alias):
             if not self._move(at, to):

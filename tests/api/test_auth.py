@@ -16,6 +16,7 @@ from django_redisqueue.core.statuses import Status
 from django_redisqueue.models import ApiToken
 from django_redisqueue.models.users import digest_of
 from tests.app import tasks
+from tests.support.logins import logged_in
 
 from .api import Api, error
 from .conftest import ALL
@@ -70,9 +71,7 @@ def call(queue_settings: dict[str, Any]) -> Callable[..., Any]:
 
 
 def session(user: Any) -> Client:
-    client = Client(enforce_csrf_checks=True)
-    client.force_login(user)
-    return client
+    return logged_in(user, enforce_csrf_checks=True)
 
 
 def test_the_calls_are_those_of_the_table() -> None:

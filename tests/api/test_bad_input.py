@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from django.db import InterfaceError, OperationalError, connection
-from django.test import Client
 
 from django_redisqueue import JobQueue, exceptions
 from django_redisqueue.api import responses
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.codec import MAX_DEPTH
 from tests.app import tasks
+from tests.support.logins import logged_in
 from tests.support.servers import RedisServer
 
 from .api import Api, error
@@ -148,8 +148,7 @@ def test_only_json_is_accepted(api: Api, user: Any, content_type: str) -> None:
     for path in ("", "/job_1_x_0/retry"):
         answer = api.call("POST", path, '{"task": "x"}', content_type=content_type)
         assert error(answer, 415)["code"] == "unsupported_media_type"
-    session = Client(enforce_csrf_checks=True)
-    session.force_login(user)
+    session = logged_in(user, enforce_csrf_checks=True)
     answer = Api(session).call("POST", "", "a=b", content_type=content_type)
     assert error(answer, 415)["code"] == "unsupported_media_type"
 

@@ -16,7 +16,6 @@ from django_redisqueue.broker.connection import producer_connection
 from django_redisqueue.broker.entries import EventFeed, Position, format_position
 from django_redisqueue.broker.events import EventStream
 from django_redisqueue.broker.keys import Keys
-from django_redisqueue.conf import get_settings
 from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.models import JobEvent, MirrorState
 from tests.app import tasks
@@ -181,7 +180,7 @@ def test_events_written_by_the_bridge_read_like_the_stream(
     live = [(place, json.loads(text)) for place, text in feed.page((0, 0), 100)]
     assert len(live) == 10
     assert any("error" in event for _, event in live)
-    bridge = Bridge(get_settings())
+    bridge = Bridge()
     while bridge.run_once():
         pass
     bridge.connection.close()

@@ -12,17 +12,12 @@ from django.contrib.auth.models import Permission
 from django.test import Client
 
 from django_redisqueue.models import ApiToken
+from tests.support.logins import logged_in
 
 from .api import Api, error
 
 ADD = "/admin/django_redisqueue/apitoken/add/"
 LIST = "/admin/django_redisqueue/apitoken/"
-
-
-def admin_of(user: Any) -> Client:
-    client = Client()
-    client.force_login(user)
-    return client
 
 
 @pytest.fixture
@@ -51,7 +46,7 @@ def add(client: Client, **fields: Any) -> str:
 def test_a_token_is_created_shown_once_used_and_revoked(
     root: Any, user: Any, queue_settings: Any
 ) -> None:
-    client = admin_of(root)
+    client = logged_in(root)
     text = add(client, user=user.pk)
     row = ApiToken.objects.get()
     assert (row.user, row.name) == (user, "ci")
@@ -71,14 +66,14 @@ def test_a_token_is_created_shown_once_used_and_revoked(
 def test_a_change_keeps_the_token_and_its_user(root: Any, user: Any) -> None:
     row, text = ApiToken.create(user, "t")
     fields = {"name": "new", "user": root.pk, "expires_at_0": "2020-01-01", "expires_at_1": "00:00"}
-    assert admin_of(root).post(f"{LIST}{row.pk}/change/", fields).status_code == 302
+    assert logged_in(root).post(f"{LIST}{row.pk}/change/", fields).status_code == 302
     changed = ApiToken.objects.get()
     assert (changed.name, changed.user, changed.digest) == ("new", user, row.digest)
     assert ApiToken.find(text) is None, "it has expired"
 
 
 def test_only_superusers_create_tokens_for_other_users(staff: Any, root: Any) -> None:
-    client = admin_of(staff)
+    client = logged_in(staff)
     add(client, user=root.pk)
     assert ApiToken.objects.get().user == staff
     row, _ = ApiToken.create(root, "secret of root")
@@ -89,12 +84,12 @@ def test_only_superusers_create_tokens_for_other_users(staff: Any, root: Any) ->
 
 def test_without_the_permission_there_are_no_tokens(db: None) -> None:
     nobody = get_user_model().objects.create_user("nobody", is_staff=True)
-    assert admin_of(nobody).get(ADD).status_code == 403
-    assert admin_of(nobody).get(LIST).status_code == 403
+    assert logged_in(nobody).get(ADD).status_code == 403
+    assert logged_in(nobody).get(LIST).status_code == 403
 
 
 def test_a_name_with_markup_is_shown_as_text(root: Any) -> None:
-    answer = admin_of(root).post(
+    answer = logged_in(root).post(
         ADD, {"name": "<script>x</script>", "user": root.pk, "expires_at_0": "", "expires_at_1": ""}
     )
     assert "&lt;script&gt;x" in answer.content.decode()

@@ -87,12 +87,6 @@ def block_in_c(seconds: float) -> None:
 
 
 @task
-def exit_hard(code: int = 1) -> None:
-    """Ends the process at once, like the kernel's memory killer."""
-    os._exit(code)
-
-
-@task
 def exit_softly(code: int = 1) -> None:
     raise SystemExit(code)
 

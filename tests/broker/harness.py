@@ -27,6 +27,7 @@ from django_redisqueue.broker.workflows import WorkflowQueries
 from django_redisqueue.core.ids import tag
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.exceptions import WrongKeyType
+from tests.support.round_trips import calls_of
 
 from ..support.cluster import ClusterNodes
 from ..support.sentinels import Fleet as SentinelFleet
@@ -134,6 +135,11 @@ class BrokerHarness:
         """Report without claiming."""
         return self.store.finish(ClaimRequest(child, ()), 0, outcomes, 0)[0]
 
+    def crash(self) -> None:
+        """A child claims some jobs, dies, and is reaped."""
+        self.claim("dead", 3)
+        self.store.reap("dead", [])
+
     def end(self, *ids: str, kind: str = "completed", body: str = '"ok"', **where: Any) -> None:
         """Enqueue jobs (under these ids), run them and finish them."""
         self.add(*ids, **where)
@@ -222,8 +228,15 @@ class BrokerHarness:
 
     def held(self, child: str = "c1") -> list[str]:
         """The names of the runs, ``<call>:<id>``."""
-        entries: list[str] = self.redis.lrange(self.keys.child_processing(child), 0, -1)  # type: ignore[assignment]
-        return [entry.partition(" ")[0] for entry in entries]
+        return [entry.partition(" ")[0] for entry in self.entries(child)]
+
+    def entries(self, child: str = "c1") -> list[str]:
+        """The names of the runs, and what the fast path knows of them."""
+        return self.redis.lrange(self.keys.child_processing(child), 0, -1)  # type: ignore[return-value]
+
+    def calls(self, *commands: str) -> list[int]:
+        """How often these were called since the statistics were last reset."""
+        return [calls_of(self.redis, command) for command in commands]
 
     def meta(self, queue: str = "default") -> dict[str, int]:
         return self.queries.meta(queue)

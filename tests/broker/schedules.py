@@ -58,9 +58,9 @@ def read(broker: BrokerHarness, name: str = "report") -> ScheduleData:
     return found
 
 
-def fire(broker: BrokerHarness, due_ms: int, *, name: str = "report", missed: int = 0) -> int:
-    """Fire a schedule that runs every minute, at a due time."""
-    return fire_one(broker.store, read(broker, name), due_ms, due_ms + MINUTE, due_ms, missed)
+def fire(broker: BrokerHarness, due_ms: int) -> int:
+    """Fire the schedule ``report``, which runs every minute, at a due time."""
+    return fire_one(broker.store, read(broker), due_ms, due_ms + MINUTE, due_ms, 0)
 
 
 def fire_one(store: Commands, *call: Any) -> FireReply:
@@ -71,8 +71,8 @@ def fire_one(store: Commands, *call: Any) -> FireReply:
     return reply
 
 
-def job_id(due_ms: int, name: str = "report") -> str:
-    return periodic_job_id(name, due_ms)
+def job_id(due_ms: int) -> str:
+    return periodic_job_id("report", due_ms)
 
 
 def timer_is_awake(broker: BrokerHarness) -> bool:

@@ -8,12 +8,10 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from io import StringIO
 from itertools import combinations
 from typing import Any
 
 import pytest
-from django.core.management import call_command
 from django.core.management.base import CommandError
 from redis.exceptions import MovedError
 
@@ -45,6 +43,7 @@ from django_redisqueue.exceptions import (
 )
 from tests.app import tasks
 from tests.support.cluster import ClusterNodes, free_ports
+from tests.support.commands import output_of
 from tests.support.manual_worker import ManualWorker
 from tests.support.servers import RedisServer
 from tests.support.stopwatch import Stopwatch
@@ -68,30 +67,6 @@ def test_every_part_of_a_url_is_used() -> None:
     assert (target.common["username"], target.common["password"]) == ("shop", "p@ss")
     assert target.common["ssl_ca_certs"] == "/ca.pem"
     assert masked(url) == "rediss+cluster://shop:***@one:1,[::1]:2,three/"
-
-
-NO_DATABASE = "a Redis Cluster has only database 0; leave the number out"
-
-
-@pytest.mark.parametrize(
-    ("url", "problem"),
-    [
-        ("redis+cluster://:secret@host/1", NO_DATABASE),
-        ("redis+cluster://:secret@host/jobs", NO_DATABASE),
-        ("redis+cluster://:secret@host?db=2", NO_DATABASE),
-        ("redis+cluster://:secret@host,", "a node is '', not host or host:port"),
-        ("redis+cluster://:secret@host:no", "'no'"),
-        ("redis+cluster://:secret@host?foo=1", "which cannot be read"),
-        ("rediss+cluster://:secret@host?ssl_cert_reqs=x", "which cannot be read"),
-    ],
-)
-def test_a_wrong_url_is_refused_by_name(settings: Any, url: str, problem: str) -> None:
-    settings.REDISQUEUE = {"CONNECTION": {"URL": url}}
-    with pytest.raises(ConfigurationError) as refusal:
-        get_redis_url()
-    assert 'REDISQUEUE["CONNECTION"]["URL"] is ' in str(refusal.value)
-    assert problem in str(refusal.value)
-    assert "secret" not in str(refusal.value)
 
 
 def test_a_cache_on_a_cluster_cannot_be_shared(settings: Any) -> None:
@@ -597,7 +572,7 @@ def test_a_plain_server_is_not_a_cluster(redis_server: RedisServer, settings: An
         assert message.id == "django_redisqueue.E010"
         assert "is not a cluster node; use redis://" in message.msg
         with pytest.raises(CommandError, match="is not a cluster node; use redis://"):
-            call_command("runworker", "--burst", stdout=StringIO())
+            output_of("runworker", "--burst")
 
 
 def test_no_node_answers(settings: Any) -> None:
@@ -674,7 +649,7 @@ def test_a_node_without_its_cluster_is_reported(cluster: ClusterNodes, settings:
     for node in (cluster.owner(SLOT), cluster.others(SLOT)[0]):
         settings.REDISQUEUE = {"CONNECTION": {"URL": node.url}}
         with pytest.raises(CommandError, match=r"Name the cluster: redis\+cluster://"):
-            call_command("runworker", "--burst", stdout=StringIO())
+            output_of("runworker", "--burst")
 
 
 def test_a_cache_on_one_of_its_nodes_is_reported(settings: Any) -> None:

@@ -12,14 +12,6 @@ from django_redisqueue.core.job_data import NewJob
 from .harness import ERROR, PAYLOAD, BrokerHarness, invariants, outcome
 
 
-def entries(broker: BrokerHarness, child: str = "c1") -> list[str]:
-    return broker.redis.lrange(broker.keys.child_processing(child), 0, -1)  # type: ignore[return-value]
-
-
-def calls(broker: BrokerHarness, command: str) -> int:
-    return int(broker.redis.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0))
-
-
 def seqs(broker: BrokerHarness, job_id: str) -> list[int]:
     events = [event for event in broker.events() if event["jobId"] == job_id]
     return [event["seq"] for event in events]
@@ -28,7 +20,7 @@ def seqs(broker: BrokerHarness, job_id: str) -> list[int]:
 def test_the_entry_of_a_first_run_has_everything_its_end_needs(broker: BrokerHarness) -> None:
     broker.add("a", queue="low")
     broker.claim(queues=("low",), call=7)
-    assert entries(broker) == [f"7:a {467 + len(PAYLOAD)}+ low app.task"]
+    assert broker.entries() == [f"7:a {467 + len(PAYLOAD)}+ low app.task"]
 
 
 def test_entries_of_one_batch_differ_by_the_lengths_of_their_payloads(
@@ -38,7 +30,7 @@ def test_entries_of_one_batch_differ_by_the_lengths_of_their_payloads(
     broker.add("a")
     broker.add("b", payload=longer)
     broker.claim(jobs=2, call=7)
-    sizes = [int(entry.split()[1].rstrip("+")) for entry in entries(broker)]
+    sizes = [int(entry.split()[1].rstrip("+")) for entry in broker.entries()]
     assert sizes[1] - sizes[0] == len(longer) - len(PAYLOAD)
 
 
@@ -47,9 +39,9 @@ def test_its_completion_reads_no_hash(broker: BrokerHarness) -> None:
     jobs = broker.claim(jobs=3).jobs
     broker.redis.config_resetstat()
     assert broker.finish(*map(outcome, jobs)) == [FinishCode.ACCEPTED] * 3
-    assert [calls(broker, name) for name in ("hmget", "hget", "hstrlen")] == [0, 0, 0]
-    assert calls(broker, "hset") == 3
-    assert entries(broker) == []
+    assert broker.calls("hmget", "hget", "hstrlen") == [0, 0, 0]
+    assert broker.calls("hset") == [3]
+    assert broker.entries() == []
     assert seqs(broker, "b") == [1, 2, 3]
     invariants(broker)
 
@@ -62,7 +54,7 @@ def test_jobs_that_are_not_due_do_not_keep_a_claim_from_the_fast_path(
     broker.add("a", "b", "c")
     broker.redis.config_resetstat()
     assert broker.taken(jobs=2) == ["a", "b"]
-    assert calls(broker, "zrangebyscore") == 0  # with which the slow path begins
+    assert broker.calls("zrangebyscore") == [0]  # with which the slow path begins
     broker.advance(1000)
     assert broker.taken(jobs=2) == ["c", "retrying"]
     invariants(broker)
@@ -100,7 +92,7 @@ def test_a_run_with_an_option_or_earlier_runs_takes_the_slow_path(
 ) -> None:
     make(broker)  # type: ignore[operator]
     job = broker.take()
-    assert entries(broker) == [f"{job.call}:a"]
+    assert broker.entries() == [f"{job.call}:a"]
     assert broker.finish(outcome(job)) == [FinishCode.ACCEPTED]
     invariants(broker)
 
@@ -116,7 +108,7 @@ def test_both_paths_in_one_call_in_any_order(broker: BrokerHarness, order: tuple
     jobs.sort(key=lambda job: job.id)
     assert broker.finish(*[outcome(jobs[n]) for n in order]) == [FinishCode.ACCEPTED] * len(order)
     ended = {jobs[n].id for n in order}
-    assert {id_in(entry) for entry in entries(broker)} == {"a", "b", "c", "d"} - ended
+    assert {id_in(entry) for entry in broker.entries()} == {"a", "b", "c", "d"} - ended
     for n in order:
         last = broker.events(jobs[n].id)[-1]
         assert (last["status"], last["task"]) == ("completed", jobs[n].task)
@@ -135,7 +127,7 @@ def test_each_job_of_a_batch_gets_its_own_values(broker: BrokerHarness) -> None:
     broker.store.enqueue([NewJob(name, "default", *others) for name, *others in made])
     jobs = broker.claim(jobs=5).jobs
     assert [(job.id, job.task, job.payload, job.options) for job in jobs] == made
-    assert entries(broker) == [
+    assert broker.entries() == [
         f"{jobs[0].call}:{name} {444 + 23 * bool(options) + len(payload + options)}+ default {task}"
         for name, task, payload, options in made
     ]
@@ -153,7 +145,7 @@ def test_a_job_with_an_unusable_task_name_takes_the_slow_path(broker: BrokerHarn
     broker.redis.hdel(broker.keys.job("b"), "task")
     jobs = broker.claim(jobs=2).jobs
     assert [(job.queue, job.task) for job in jobs] == [("default", "two words"), ("default", "")]
-    assert entries(broker) == [f"{job.call}:{job.id}" for job in jobs]
+    assert broker.entries() == [f"{job.call}:{job.id}" for job in jobs]
 
 
 def test_progress_counts_towards_the_seq_of_the_end(broker: BrokerHarness) -> None:
@@ -161,7 +153,7 @@ def test_progress_counts_towards_the_seq_of_the_end(broker: BrokerHarness) -> No
     a, b = broker.claim(jobs=2).jobs
     assert broker.store.progress("c1", "b", b.lease, "{}")
     assert broker.store.progress("c1", "b", b.lease, "{}")
-    assert entries(broker) == [f"{a.call}:a {444 + len(PAYLOAD)}+ default app.task", f"{b.call}:b"]
+    assert broker.entries() == [f"{a.call}:a {444 + len(PAYLOAD)}+ default app.task", f"{b.call}:b"]
     assert broker.finish(outcome(a), outcome(b)) == [FinishCode.ACCEPTED] * 2
     assert (seqs(broker, "a"), seqs(broker, "b")) == ([1, 2, 3], [1, 2, 3, 4, 5])
     invariants(broker)

@@ -74,17 +74,13 @@ class FollowMachine:
         if self.broker.store.delete([name]) == [1]:
             self.gone.add(name)
 
-    def crash(self) -> None:
-        self.broker.claim("dead", 3)
-        self.broker.store.reap("dead", [])
-
     def advance(self) -> None:
         self.broker.advance(1000)
         self.broker.store.advance()
 
     def step(self) -> None:
         verbs = [self.add, self.add, self.work, self.work, self.cancel, self.retry, self.delete]
-        self.chance.choice([*verbs, self.crash, self.advance])()
+        self.chance.choice([*verbs, self.broker.crash, self.advance])()
 
     def rest(self) -> None:
         """All jobs run to the end, and deferred work is done."""

@@ -63,10 +63,6 @@ class GatherMachine:
     def retry(self) -> None:
         self.broker.store.requeue([self.any_job()])
 
-    def crash(self) -> None:
-        self.broker.claim("dead", 3)
-        self.broker.store.reap("dead", [])
-
     def expire(self) -> None:
         query = self.chance.choice(self.queries)
         if self.chance.random() < 0.2 and query.ttl_ms() > 0:
@@ -84,7 +80,7 @@ class GatherMachine:
         self.queries[0].look()
 
     def step(self) -> None:
-        upkeep = [self.crash, self.expire, self.delete, self.later]
+        upkeep = [self.broker.crash, self.expire, self.delete, self.later]
         self.chance.choice([self.start, self.cancel, self.retry, *upkeep, *[self.work] * 5])()
 
     def rest(self) -> None:

@@ -72,7 +72,7 @@ def test_a_claim_of_higher_priorities_does_not_read_the_lanes(broker: BrokerHarn
         broker.add(f"j{n}", lane=EACH.format(n))
     broker.redis.config_resetstat()
     assert broker.taken(jobs=10, min_priority=1) == []
-    assert broker.redis.info("commandstats")["cmdstat_zrange"]["calls"] == 1  # of the shares
+    assert broker.calls("zrange") == [1]  # of the shares
 
 
 def test_a_claim_does_not_read_the_pauses_of_others(broker: BrokerHarness) -> None:
@@ -81,7 +81,7 @@ def test_a_claim_does_not_read_the_pauses_of_others(broker: BrokerHarness) -> No
         broker.store.pause_lanes("default", f"s:other{n}", True)
     broker.redis.config_resetstat()
     assert len(broker.taken(jobs=8)) == 8
-    assert "cmdstat_hgetall" not in broker.redis.info("commandstats")
+    assert broker.calls("hgetall") == [0]
     invariants(broker)
 
 
@@ -99,7 +99,7 @@ def test_many_jobs_are_added_to_an_empty_key_as_to_a_skip_list(broker: BrokerHar
     keys = broker.keys.slots, broker.keys.queue("default").processing
     assert [broker.redis.zcard(key) for key in keys] == [len(jobs), 40]
     # none that must be converted
-    assert "cmdstat_object|encoding" not in broker.redis.info("commandstats")
+    assert broker.calls("object|encoding") == [0]
     assert [broker.redis.object("encoding", key) for key in keys] == ["skiplist", "skiplist"]
 
 
@@ -109,7 +109,7 @@ def test_a_claim_of_many_lanes_counts_the_slots_of_all_at_once(broker: BrokerHar
     assert len(broker.taken("c1", jobs=20)) == 20
     broker.redis.config_resetstat()
     assert len(broker.taken("c2", jobs=64)) == 20  # the second job of each lane
-    asked = broker.redis.info("commandstats")["cmdstat_zlexcount"]["calls"]
+    [asked] = broker.calls("zlexcount")
     assert asked == 10  # 5 of 20 slots, and 10 of 40: from then on, reading them all is cheaper
     invariants(broker)
 
@@ -120,7 +120,7 @@ def test_a_claim_of_few_lanes_does_not_read_the_slots_of_others(broker: BrokerHa
     assert len(broker.taken("c1", jobs=36)) == 36
     broker.redis.config_resetstat()
     assert len(broker.taken("c2", jobs=64)) == 4
-    assert broker.redis.info("commandstats")["cmdstat_zlexcount"]["calls"] == 4
+    assert broker.calls("zlexcount") == [4]
 
 
 def test_aging_costs_a_queue_with_one_priority_almost_nothing(broker: BrokerHarness) -> None:

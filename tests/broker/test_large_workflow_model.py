@@ -152,7 +152,7 @@ class LargeWorkflowMachine(WorkflowMachine):
 
     def step(self) -> None:
         verbs = [self.push, self.work, self.work, self.work, self.control, self.retry, self.retry]
-        verbs += [self.crash, self.later, self.cancel, self.follow, self.clean]
+        verbs += [self.broker.crash, self.later, self.cancel, self.follow, self.clean]
         verbs += [self.start, self.start, self.stop, self.clean]
         self.chance.choice(verbs)()
 

@@ -114,6 +114,36 @@ def test_a_url_without_a_scheme_is_not_shown(settings: Any, url: str) -> None:
     assert masked("localhost:6379") == "localhost:6379"
 
 
+NO_DATABASE = "a Redis Cluster has only database 0; leave the number out"
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("redis+sentinel://:secret@host", "the name of the service is missing: .../<service>"),
+        ("redis+sentinel://:secret@host/jobs/x", "the database is 'x', not a number"),
+        ("redis+sentinel://:secret@host/jobs?db=1", "the database belongs after the service"),
+        ("redis+sentinel://:secret@host,/jobs", "a sentinel is '', not host or host:port"),
+        ("redis+sentinel://:secret@host:no/jobs", "'no'"),
+        ("rediss+sentinel://:secret@host/jobs?ssl_check_hostname=no&db=x", "db"),
+        ("redis+cluster://:secret@host/1", NO_DATABASE),
+        ("redis+cluster://:secret@host/jobs", NO_DATABASE),
+        ("redis+cluster://:secret@host?db=2", NO_DATABASE),
+        ("redis+cluster://:secret@host,", "a node is '', not host or host:port"),
+        ("redis+cluster://:secret@host:no", "'no'"),
+        ("redis+cluster://:secret@host?foo=1", "which cannot be read"),
+        ("rediss+cluster://:secret@host?ssl_cert_reqs=x", "which cannot be read"),
+    ],
+)
+def test_a_wrong_url_is_refused_by_name(settings: Any, url: str, problem: str) -> None:
+    settings.REDISQUEUE = {"CONNECTION": {"URL": url}}
+    with pytest.raises(ConfigurationError) as refusal:
+        get_redis_url()
+    assert 'REDISQUEUE["CONNECTION"]["URL"] is ' in str(refusal.value)
+    assert problem in str(refusal.value)
+    assert "secret" not in str(refusal.value)
+
+
 @pytest.mark.parametrize("folder", ["", "var/my-queue", "./queue", "localhost", "~ada/queue"])
 def test_an_embedded_folder_is_absolute(settings: Any, folder: str) -> None:
     settings.REDISQUEUE = {"CONNECTION": {"URL": f"embedded://{folder}"}}

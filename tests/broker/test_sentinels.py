@@ -18,7 +18,7 @@ from django_redisqueue import JobQueue
 from django_redisqueue.broker import connection
 from django_redisqueue.broker import sentinel as failovers
 from django_redisqueue.broker.connection import blocking_connection, producer_connection
-from django_redisqueue.broker.redis_url import get_redis_url, masked
+from django_redisqueue.broker.redis_url import masked
 from django_redisqueue.broker.sentinel import (
     MasterFollower,
     SentinelListener,
@@ -28,7 +28,7 @@ from django_redisqueue.broker.sentinel import (
     stop_following,
 )
 from django_redisqueue.checks.network import check_network
-from django_redisqueue.exceptions import ConfigurationError, RedisUnavailable
+from django_redisqueue.exceptions import RedisUnavailable
 from tests.app import tasks
 from tests.support.sentinels import Fleet, RedisSentinel
 from tests.support.servers import RedisServer, free_port
@@ -67,26 +67,6 @@ def test_every_part_of_a_url_is_used(settings: Any) -> None:
 )
 def test_no_part_of_a_password_is_shown(url: str, shown: str) -> None:
     assert masked(url) == shown
-
-
-@pytest.mark.parametrize(
-    ("url", "problem"),
-    [
-        ("redis+sentinel://:secret@host", "the name of the service is missing: .../<service>"),
-        ("redis+sentinel://:secret@host/jobs/x", "the database is 'x', not a number"),
-        ("redis+sentinel://:secret@host/jobs?db=1", "the database belongs after the service"),
-        ("redis+sentinel://:secret@host,/jobs", "a sentinel is '', not host or host:port"),
-        ("redis+sentinel://:secret@host:no/jobs", "'no'"),
-        ("rediss+sentinel://:secret@host/jobs?ssl_check_hostname=no&db=x", "db"),
-    ],
-)
-def test_a_wrong_url_is_refused_by_name(settings: Any, url: str, problem: str) -> None:
-    settings.REDISQUEUE = {"CONNECTION": {"URL": url}}
-    with pytest.raises(ConfigurationError) as refusal:
-        get_redis_url()
-    assert 'REDISQUEUE["CONNECTION"]["URL"] is ' in str(refusal.value)
-    assert problem in str(refusal.value)
-    assert "secret" not in str(refusal.value)
 
 
 def _enqueue_at(url: str, settings: Any) -> None:

@@ -33,6 +33,7 @@ from django_redisqueue.exceptions import RedisUnavailable, ShardMismatch, WrongK
 from django_redisqueue.management.commands import reapqueue
 from django_redisqueue.management.commands.redisqueue_shards import HEADINGS
 from django_redisqueue.worker.maintenance.schedules import ScheduleDeployment
+from tests.support.commands import output_of
 from tests.support.servers import RedisServer
 
 from .schedules import definition
@@ -250,9 +251,7 @@ def test_the_first_worker_waits_for_all_shards(
 
 
 def shards_command(*arguments: str) -> str:
-    out = StringIO()
-    call_command("redisqueue_shards", *arguments, stdout=out)
-    return out.getvalue()
+    return output_of("redisqueue_shards", *arguments)
 
 
 def enqueue_in(shard: int, queue: str = "default") -> str:
@@ -370,7 +369,7 @@ def test_a_worker_does_not_start_with_another_number(settings: Any, four: dict[s
     agree_on_shards(AllShards(worker_connection().at))
     settings.REDISQUEUE = {**four, "SHARDS": 1}
     with pytest.raises(CommandError, match="is 1, but the data in Redis has 4"):
-        call_command("runworker", "--burst", stdout=StringIO())
+        output_of("runworker", "--burst")
 
 
 def test_the_deploy_check_compares_the_number(settings: Any, four: dict[str, Any]) -> None:

@@ -20,7 +20,6 @@ from django_redisqueue.exceptions import RedisQueueError
 
 from .harness import ERROR, PAYLOAD, T0, BrokerHarness, invariants, outcome, with_implied_fields
 from .planted import plant_bug
-from .test_fast_path import calls, entries
 
 AS_BATCH = ("local is_usual = first > 11", "local is_usual = first == 0")
 DEFAULT, BOTH = ("default",), ("default", "low")
@@ -98,7 +97,7 @@ def _used(broker: BrokerHarness) -> None:
 
 def _is_single(broker: BrokerHarness) -> bool:
     """Whether the last call took the single path. The batch path begins with a DEL."""
-    return calls(broker, "del") == 0
+    return broker.calls("del") == [0]
 
 
 # -- calls that are single runs
@@ -236,7 +235,7 @@ def test_it_takes_few_commands(broker: BrokerHarness) -> None:
     stats = broker.redis.info("commandstats")
     inside = [name for name in stats if name[8:] not in ("evalsha", "config|resetstat", "info")]
     assert sum(stats[name]["calls"] for name in inside) <= 24
-    assert entries(broker) == [f"{broker.call}:b {444 + len(PAYLOAD)}+ default app.task"]
+    assert broker.entries() == [f"{broker.call}:b {444 + len(PAYLOAD)}+ default app.task"]
 
 
 # -- calls that look like one
@@ -507,7 +506,7 @@ def test_any_history_has_the_same_result_on_both_paths(broker: BrokerHarness) ->
         history = _random_history(seed)
         found = _played(broker, history, loosely=True)
         assert found == _played_as_batch(broker, history, loosely=True), seed
-    assert calls(broker, "rpop") > 100, "hardly any call was a single run"
+    assert broker.calls("rpop")[0] > 100, "hardly any call was a single run"
 
 
 BUGS = {

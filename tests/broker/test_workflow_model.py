@@ -71,10 +71,6 @@ class WorkflowMachine:
         ids = [workflow.job(n) for n in workflow.parents]
         self.broker.store.requeue([job for job in ids if self.broker.status(job) == "failed"][:1])
 
-    def crash(self) -> None:
-        self.broker.claim("dead", 3)
-        self.broker.store.reap("dead", [])
-
     def later(self) -> None:
         self.broker.advance(1500)
         self.broker.store.promote(["default"])
@@ -82,8 +78,8 @@ class WorkflowMachine:
 
     def step(self) -> None:
         self.chance.choice(
-            [self.push, self.work, self.work, self.work, self.control, self.retry, self.crash,
-             self.later]
+            [self.push, self.work, self.work, self.work, self.control, self.retry,
+             self.broker.crash, self.later]
         )()  # fmt: skip
 
     def rest(self) -> None:

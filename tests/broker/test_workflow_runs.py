@@ -18,15 +18,6 @@ BYTES = 444 + len(PAYLOAD)  # of a root, except for its result
 MORE = 3 * 23  # of a released job: its fields seq, waits and after
 
 
-def entries(broker: BrokerHarness, child: str = "c1") -> list[str]:
-    return broker.redis.lrange(broker.keys.child_processing(child), 0, -1)  # type: ignore[return-value]
-
-
-def calls(broker: BrokerHarness, *commands: str) -> list[int]:
-    stats = broker.redis.info("commandstats")
-    return [int(stats.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in commands]
-
-
 def pushed(broker: BrokerHarness, **options: object) -> BrokerWorkflow:
     workflow = BrokerWorkflow(broker, DIAMOND, **options)  # type: ignore[arg-type]
     workflow.push()
@@ -51,7 +42,7 @@ def test_an_entry_has_everything_that_the_end_of_the_run_needs(broker: BrokerHar
         (1, [f"@3 {BYTES + MORE}+"]),
     ):
         jobs = broker.claim(jobs=count).jobs
-        assert entries(broker) == [
+        assert broker.entries() == [
             f"{job.call}:{job.id} {what} default app.task"
             for job, what in zip(jobs, expected, strict=True)
         ]
@@ -108,10 +99,10 @@ def test_a_batch_of_ends_takes_few_commands(broker: BrokerHarness) -> None:
     jobs = broker.claim(jobs=8).jobs
     broker.redis.config_resetstat()
     assert broker.finish(*map(outcome, jobs)) == [FinishCode.ACCEPTED] * 8
-    assert calls(broker, "hstrlen", "object", "hget", "hincrby") == [0, 0, 0, 3]
-    assert calls(broker, "hmget") == [1 + 1]  # the workflow, and once the jobs that they release
-    assert calls(broker, "hexists") == [8]  # whether anyone watches
-    assert calls(broker, "hset", "hdel", "lpush") == [8 + 1 + 1, 0, 1]
+    assert broker.calls("hstrlen", "object", "hget", "hincrby") == [0, 0, 0, 3]
+    assert broker.calls("hmget") == [1 + 1]  # the workflow, and once the jobs that they release
+    assert broker.calls("hexists") == [8]  # whether anyone watches
+    assert broker.calls("hset", "hdel", "lpush") == [8 + 1 + 1, 0, 1]
     assert broker.ids("queued") == [workflow.job(9)]
     invariants(broker)
 
@@ -172,7 +163,7 @@ def test_another_outcome_ends_its_first_run(broker: BrokerHarness, n: int, kind:
     broker.advance(1000)
     again = next(one for one in broker.claim(jobs=5).jobs if one.id == job.id)
     assert again.lease == job.lease + 1
-    assert f"{again.call}:{job.id}" in entries(broker)
+    assert f"{again.call}:{job.id}" in broker.entries()
     assert broker.finish(outcome(job)) == [FinishCode.LEASE_LOST]
     assert broker.finish(outcome(again)) == [FinishCode.ACCEPTED]
     workflow.check_counts(workflow.statuses())
@@ -245,10 +236,10 @@ def test_a_claim_reads_and_writes_each_workflow_once(broker: BrokerHarness) -> N
     broker.redis.config_resetstat()
     _, claim = broker.store.finish(ClaimRequest("c1", ("default",)), 2, [outcome(job)], 7)
     assert [one.id for one in claim.jobs] == [*turns, second.job(0)]
-    assert calls(broker, "hmget") == [7 + 2 + 1]  # the jobs, the workflows, the queue
+    assert broker.calls("hmget") == [7 + 2 + 1]  # the jobs, the workflows, the queue
     assert first.counts() == {"total": 4, "processing": 3, "completed": 1}
     assert second.counts() == {"total": 4, "processing": 4}
-    assert entries(broker)[-1].startswith(f"2:{second.job(0)} @2 ")
+    assert broker.entries()[-1].startswith(f"2:{second.job(0)} @2 ")
     invariants(broker)
 
 

@@ -11,12 +11,11 @@ import pytest
 from django.conf import settings as django_settings
 from django.contrib.auth.models import User
 from django.core.signals import request_finished, request_started
-from django.test import Client
 from pytest_django.live_server_helper import LiveServer
 
 from django_redisqueue.dashboard import pages
 from tests.mirror.mirror_processes import sqlite_entry
-from tests.support.manual_worker import ManualWorker
+from tests.support.logins import logged_in
 from tests.support.postgres import as_database
 from tests.support.servers import RedisServer
 from tests.worker.processes import WorkerProcess, eventually
@@ -117,14 +116,6 @@ def page(browser: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
-def manual_worker(redisqueue: None) -> Iterator[ManualWorker]:
-    """A ``ManualWorker`` on the queue ``default``: a worker that the test operates itself."""
-    made = ManualWorker()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def visitor(
     page: Any,
     redisqueue: None,
@@ -135,8 +126,7 @@ def visitor(
     """A logged-in user who may do everything. The test fails if a page shows a dialog, has an error
     in a script, or violates the content security policy."""
     monkeypatch.setattr(pages, "POLL", 250)
-    client = Client()
-    client.force_login(User.objects.create_superuser("ada", password="secret"))
+    client = logged_in(User.objects.create_superuser("ada", password="secret"))
     session = {"name": SESSION, "value": client.cookies[SESSION].value, "url": live_server.url}
     page.context.clear_cookies()
     page.context.add_cookies([session])

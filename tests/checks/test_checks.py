@@ -35,6 +35,7 @@ from django_redisqueue.checks.network import (
 )
 from django_redisqueue.client import registry
 from django_redisqueue.core.job_data import NewJob
+from tests.support.commands import output_of
 from tests.support.postgres import as_database
 from tests.support.servers import RedisServer, redis_url
 
@@ -427,7 +428,7 @@ def test_a_misconfigured_redis(
     assert "is a replica" in found("E011", messages).msg
     settings.REDISQUEUE = {"CONNECTION": {"URL": server.url}}
     with pytest.raises(CommandError, match="is a replica, which accepts no jobs"):
-        call_command("runworker", "--burst", stdout=StringIO())
+        output_of("runworker", "--burst")
     assert "no append-only file" in found("W016", messages).msg
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 from django.db import transaction
 from django.utils import timezone
 from redis import Redis
@@ -39,6 +38,7 @@ from django_redisqueue.exceptions import (
     RedisUnavailable,
 )
 from django_redisqueue.models import OutboxJob
+from tests.support.commands import output_of
 
 from ..app import tasks
 from ..support.manual_worker import ManualWorker
@@ -435,9 +435,7 @@ def test_requeue_names_the_job_that_has_the_key(manual_worker: ManualWorker) -> 
 
 
 def command(*options: str) -> str:
-    said = StringIO()
-    call_command("uniquekeys", *options, stdout=said)
-    return said.getvalue()
+    return output_of("uniquekeys", *options)
 
 
 def test_the_keys_are_listed_and_released(manual_worker: ManualWorker) -> None:

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
-from django.test import Client
 
-from tests.support.manual_worker import ManualWorker
+from tests.support.logins import logged_in
 
 from .site import Site
 
@@ -19,14 +18,6 @@ APP = "django_redisqueue"
 def redisqueue(queue_settings: dict[str, Any], settings: Any) -> None:
     """Two queues, and a mirror that some tests fill by hand."""
     settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}, "MIRROR": True}
-
-
-@pytest.fixture
-def manual_worker(redisqueue: None) -> Iterator[ManualWorker]:
-    """A ``ManualWorker`` on the queue ``default``: a worker that the test operates itself."""
-    made = ManualWorker()
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -46,18 +37,11 @@ def staff(db: None) -> Callable[..., User]:
 @pytest.fixture
 def site(redisqueue: None, staff: Callable[..., User]) -> Site:
     """A browser without a screen, logged in as a user who may do everything."""
-    client = Client()
     user = staff(
-        "view_jobrecord",
-        "retry_job",
-        "cancel_job",
-        "pause_queue",
-        "clear_queue",
-        "enqueue_job",
+        "view_jobrecord", "retry_job", "cancel_job", "pause_queue", "clear_queue", "enqueue_job",
         "control_worker",
-    )
-    client.force_login(user)
-    return Site(client)
+    )  # fmt: skip
+    return Site(logged_in(user))
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,7 @@ class Site:
     def text(self, name: str, /, *args: object, **query: object) -> str:
         """A page without tags, with all white space as single spaces."""
         text = re.sub(r"<(script|style).*?</\1>", "", self.get(name, *args, **query), flags=re.S)
-        return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
+        return plain(text)
 
     def json(self, name: str, /, *args: object, **query: object) -> Any:
         response = self.client.get(address(name, *args), query)
@@ -51,6 +51,11 @@ class Site:
 
 def plain(text: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
+
+
+def rows(text: str) -> list[str]:
+    """The rows of a page's table, as text."""
+    return [plain(row) for row in re.findall(r"<tr data-id.*?</tr>", text, re.DOTALL)]
 
 
 def logged() -> list[tuple[str, str]]:

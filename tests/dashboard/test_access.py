@@ -13,6 +13,7 @@ from django.test import Client
 
 from django_redisqueue import JobQueue, get_job
 from tests.app import tasks
+from tests.support.logins import logged_in
 from tests.support.manual_worker import ManualWorker
 
 from .site import address, logged
@@ -32,12 +33,6 @@ def failed(manual_worker: ManualWorker) -> str:
     """The id of a failed job."""
     tasks.noop.enqueue()
     return manual_worker.fail_one()
-
-
-def logged_in(user: User, **options: Any) -> Client:
-    client = Client(**options)
-    client.force_login(user)
-    return client
 
 
 def assert_names(response: Any, permission: str) -> None:
@@ -185,8 +180,7 @@ def test_buttons_are_only_shown_to_users_who_may_press_them(
 
 def test_records_are_read_only(staff: Callable[..., User], redisqueue: None) -> None:
     User.objects.create_superuser("root", password="x")
-    client = Client()
-    client.force_login(User.objects.get(username="root"))
+    client = logged_in(User.objects.get(username="root"))
     base = address("jobrecord_changelist")
     assert client.get(f"{base}add/").status_code == 403
     assert client.post(f"{base}add/", {"id": "x"}).status_code == 403

@@ -28,6 +28,7 @@ from django_redisqueue.worker.maintenance import upkeep
 from django_redisqueue.worker.maintenance.upkeep import ApprovalCloser
 from tests.app import tasks
 from tests.app.models import Counter
+from tests.support.logins import logged_in
 from tests.support.shards import shard_of
 from tests.worker.child.test_steps import run
 
@@ -54,12 +55,6 @@ def clerk() -> Any:
     return user("clerk", "view_approval", "change_approval")
 
 
-def client_of(who: Any) -> Client:
-    client = Client()
-    client.force_login(who)
-    return client
-
-
 @pytest.fixture
 def jobs() -> Iterator[InMemoryQueue]:
     with capture_jobs() as found:
@@ -82,7 +77,7 @@ def test_no_character_of_a_question_changes_the_writing_direction(
     _, row = asked(jobs)
     Approval.objects.filter(pk=row.pk).update(question="Refund Bob\u202e 19?")
     for address in (LIST, f"{LIST}{row.pk}/change/"):
-        assert "Refund Bob\\u202e 19?" in client_of(boss).get(address).content.decode()
+        assert "Refund Bob\\u202e 19?" in logged_in(boss).get(address).content.decode()
 
 
 def decide(client: Client, row: Approval, decision: str, comment: str = "") -> str:
@@ -99,11 +94,11 @@ def test_a_job_asks_and_continues_once_an_authorised_user_approves(
 ) -> None:
     job, row = asked(jobs, task)
     assert (row.name, row.task, row.status) == ("refund", task.name, "pending")
-    page = client_of(boss).get(f"{LIST}{row.pk}/change/").content.decode()
+    page = logged_in(boss).get(f"{LIST}{row.pk}/change/").content.decode()
     assert row.question in page
     assert 'value="approve"' in page
-    assert "refund" in client_of(boss).get(LIST).content.decode()
-    page = decide(client_of(boss), row, "approve", "fine <b>\0")
+    assert "refund" in logged_in(boss).get(LIST).content.decode()
+    page = decide(logged_in(boss), row, "approve", "fine <b>\0")
     assert f"efund of {job.id} is approved" in page
     assert "fine &lt;b&gt;" in page
     assert 'value="approve"' not in page
@@ -125,8 +120,8 @@ def test_a_job_asks_and_continues_once_an_authorised_user_approves(
 def test_a_rejection_is_an_error_that_is_not_retried(jobs: InMemoryQueue, boss: Any) -> None:
     job, row = asked(jobs)
     other, other_row = asked(jobs, approval_tasks.arefund)
-    decide(client_of(boss), row, "reject", "too much")
-    decide(client_of(boss), other_row, "reject")
+    decide(logged_in(boss), row, "reject", "too much")
+    decide(logged_in(boss), other_row, "reject")
     jobs.drain()
     for one in (job, other):
         one.refresh()
@@ -139,19 +134,19 @@ def test_a_rejection_is_an_error_that_is_not_retried(jobs: InMemoryQueue, boss: 
 
 def test_an_unauthorised_user_is_refused(jobs: InMemoryQueue, clerk: Any) -> None:
     job, row = asked(jobs)
-    page = client_of(clerk).get(f"{LIST}{row.pk}/change/").content.decode()
+    page = logged_in(clerk).get(f"{LIST}{row.pk}/change/").content.decode()
     assert "Only users with the permission auth.add_group may decide." in page
     assert 'value="approve"' not in page
-    assert "approve_selected" not in client_of(clerk).get(LIST).content.decode()
-    chief = client_of(user("chief", "add_group", "view_approval"))
+    assert "approve_selected" not in logged_in(clerk).get(LIST).content.decode()
+    chief = logged_in(user("chief", "add_group", "view_approval"))
     assert "approve_selected" in chief.get(LIST).content.decode()
-    page = decide(client_of(clerk), row, "approve")
+    page = decide(logged_in(clerk), row, "approve")
     assert "needs the permission auth.add_group, which clerk does not have" in page
-    answer = client_of(clerk).post(
+    answer = logged_in(clerk).post(
         LIST, {"action": "approve_selected", "_selected_action": [row.pk]}, follow=True
     )
     assert "needs the permission auth.add_group" in answer.content.decode()
-    stranger = client_of(user("stranger", "add_group"))
+    stranger = logged_in(user("stranger", "add_group"))
     for url in (LIST, f"{LIST}{row.pk}/change/"):
         assert stranger.get(url).status_code == 403
     assert stranger.post(f"{LIST}{row.pk}/decide/", {"decision": "approve"}).status_code == 403
@@ -233,12 +228,11 @@ def test_a_nonexistent_permission_is_an_error(jobs: InMemoryQueue, settings: Any
 
 def test_only_posts_of_the_buttons_decide(jobs: InMemoryQueue, boss: Any) -> None:
     _, row = asked(jobs)
-    answer = client_of(boss).get(f"{LIST}{row.pk}/decide/")  # as after a login
+    answer = logged_in(boss).get(f"{LIST}{row.pk}/decide/")  # as after a login
     assert answer.status_code == 405
     assert f'<a href="{LIST}{row.pk}/change/">go back</a>' in answer.content.decode()
-    assert "Use one of the buttons" in decide(client_of(boss), row, "maybe")
-    guarded = Client(enforce_csrf_checks=True)
-    guarded.force_login(boss)
+    assert "Use one of the buttons" in decide(logged_in(boss), row, "maybe")
+    guarded = logged_in(boss, enforce_csrf_checks=True)
     assert guarded.post(f"{LIST}{row.pk}/decide/", {"decision": "approve"}).status_code == 403
     row.refresh_from_db()
     assert row.status == "pending"
@@ -253,11 +247,11 @@ def test_a_decision_that_the_database_refuses_is_a_message(jobs: InMemoryQueue, 
         return execute(sql, *rest)
 
     with connection.execute_wrapper(lock):
-        page = decide(client_of(boss), row, "approve")
+        page = decide(logged_in(boss), row, "approve")
     assert "The decision was not accepted: database is locked." in page
     row.refresh_from_db()
     assert (row.status, LogEntry.objects.count()) == ("pending", 0)
-    assert "is approved" in decide(client_of(boss), row, "approve")
+    assert "is approved" in decide(logged_in(boss), row, "approve")
 
 
 def test_only_one_of_two_clicks_wins(jobs: InMemoryQueue, boss: Any) -> None:
@@ -266,7 +260,7 @@ def test_only_one_of_two_clicks_wins(jobs: InMemoryQueue, boss: Any) -> None:
     row.decide(boss, approved=True)
     with pytest.raises(WrongState, match="is already approved by boss"):
         twin.decide(boss, approved=False)
-    assert "is already approved by boss" in decide(client_of(boss), row, "reject")
+    assert "is already approved by boss" in decide(logged_in(boss), row, "reject")
     assert Approval.objects.get().status == "approved"
     assert LogEntry.objects.count() == 0
 
@@ -276,22 +270,22 @@ def test_a_decision_for_an_ended_job_is_refused_with_a_reason(
 ) -> None:
     job, row = asked(jobs)
     job.cancel()
-    page = client_of(boss).get(f"{LIST}{row.pk}/change/").content.decode()
+    page = logged_in(boss).get(f"{LIST}{row.pk}/change/").content.decode()
     assert "Its job is cancelled, so no decision is needed any more." in page
     assert 'value="approve"' not in page
-    told = decide(client_of(boss), row, "approve")
+    told = decide(logged_in(boss), row, "approve")
     problem = f"its job is cancelled, so nothing waits for {row}"
     assert f"The decision was not accepted: {problem}." in told
     row.refresh_from_db()
     assert (row.status, LogEntry.objects.count()) == ("pending", 0)
     job.requeue()
     jobs.run_due()
-    assert "is approved" in decide(client_of(boss), row, "approve")
+    assert "is approved" in decide(logged_in(boss), row, "approve")
 
 
 def test_several_at_once(jobs: InMemoryQueue, boss: Any) -> None:
     rows = [asked(jobs)[1] for _ in range(2)]
-    client_of(boss).post(
+    logged_in(boss).post(
         LIST, {"action": "approve_selected", "_selected_action": [row.pk for row in rows]}
     )
     assert set(Approval.objects.values_list("status", flat=True)) == {"approved"}
@@ -335,7 +329,7 @@ def test_a_decision_at_the_last_moment_counts(jobs: InMemoryQueue, boss: Any) ->
 def test_a_row_past_its_time_cannot_be_decided(jobs: InMemoryQueue, boss: Any) -> None:
     _, row = asked(jobs)
     Approval.objects.update(expires_at=row.asked_at)
-    assert "has expired" in decide(client_of(boss), row, "approve")
+    assert "has expired" in decide(logged_in(boss), row, "approve")
     row.refresh_from_db()
     assert not row.is_open
 
@@ -425,7 +419,7 @@ def test_approvals_of_jobs_that_have_ended_are_closed(
         ("closed", "Its job is cancelled."), ("pending", ""), ("closed", "Its job is gone."),
         ("approved", ""),
     ]  # fmt: skip
-    page = client_of(boss).get(f"{LIST}{rows[0].pk}/change/").content.decode()
+    page = logged_in(boss).get(f"{LIST}{rows[0].pk}/change/").content.decode()
     assert "Its job is cancelled." in page
     assert 'value="approve"' not in page
     with pytest.raises(WrongState, match=rf"x of {cancelled.id} is closed. Its job is cancelled$"):

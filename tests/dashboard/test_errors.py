@@ -17,11 +17,12 @@ from django_redisqueue.core.job_data import encode_error
 from django_redisqueue.core.statuses import Status
 from django_redisqueue.dashboard import bulk
 from django_redisqueue.mirror.bridge import Bridge
+from django_redisqueue.mirror.writer import MirrorWriter
 from django_redisqueue.models import ErrorGroup
 from tests.app import tasks
 from tests.support.manual_worker import ManualWorker, low
 
-from .site import Site, address, logged, plain
+from .site import Site, address, logged, plain, rows
 
 TRACE = 'Traceback (most recent call last):\n  File "/a/shop/tasks.py", line 3, in charge\n'
 
@@ -36,7 +37,7 @@ def both(redisqueue: None) -> Iterator[ManualWorker]:
 def mirror() -> None:
     """Apply all events of every shard."""
     for shard in range(get_settings().shards):
-        bridge = Bridge(get_settings(), connection=ManualWorker().connection.at(shard))
+        bridge = Bridge(MirrorWriter(ManualWorker().connection.at(shard)))
         while bridge.run_once():
             pass
         bridge.connection.close()
@@ -50,10 +51,6 @@ def fail(
     delay = "1000000" if how == "retrying" else ""
     manual_worker.settle(job, how, encode_error(kind, message, TRACE, 9999), delay)
     return job.id
-
-
-def rows(text: str) -> list[str]:
-    return [plain(row) for row in re.findall(r"<tr data-id.*?</tr>", text, re.DOTALL)]
 
 
 @pytest.fixture

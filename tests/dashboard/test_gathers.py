@@ -17,16 +17,12 @@ from django_redisqueue.dashboard import gathers_page
 from tests.client.gather import tasks
 from tests.support.manual_worker import ManualWorker
 
-from .site import Site, address, plain
+from .site import Site, address, plain, rows
 
 
 def start(key: str = "report-42", **options: object) -> Gather:
     given = {"payload": {"record_id": 42}, "threshold": 2, "then": tasks.merge, **options}
     return Gather.start(key, topic="report", **given)  # type: ignore[arg-type]
-
-
-def rows(text: str) -> list[str]:
-    return [plain(row) for row in re.findall(r"<tr data-id.*?</tr>", text, re.DOTALL)]
 
 
 def test_the_page_of_a_gather_follows_it_to_its_end(

@@ -13,7 +13,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from django.core.management import call_command
 from django.utils import timezone
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -30,6 +29,7 @@ from django_redisqueue.monitor.views import JsonView, line, parse
 from django_redisqueue.prometheus import Collector
 from tests.app import tasks
 from tests.mirror import rows
+from tests.support.commands import output_of
 from tests.support.hostile import BYTES, TEXTS, nested
 from tests.support.manual_worker import ManualWorker
 from tests.support.shards import keys_with
@@ -132,10 +132,9 @@ def test_a_corrupt_job_that_is_next_or_runs(
     assert api(site, "/stats")["queues"]["default"]["counts"]["processing"] == 1
     assert any(metric.name == "redisqueue_jobs" for metric in Collector().collect())
     for options in ({}, {"json": True}):
-        out = io.StringIO()
-        call_command("queuemonitor", once=True, stdout=out, **options)
-        assert "default" in out.getvalue()
-        assert all(line.isprintable() for line in out.getvalue().split("\n"))
+        out = output_of("queuemonitor", once=True, **options)
+        assert "default" in out
+        assert all(line.isprintable() for line in out.split("\n"))
 
 
 @generated
@@ -177,9 +176,8 @@ def test_corrupt_keys_of_a_queue_and_of_workers(
     assert fine.id in {row["id"] for row in api(site, "/queued")["jobs"]}
     assert api(site, "/stats")["queues"]["default"]["counts"]["queued"] == 2
     assert any(metric.name == "redisqueue_jobs" for metric in Collector().collect())
-    out = io.StringIO()
-    call_command("queuemonitor", once=True, stdout=out)
-    assert all(line.isprintable() for line in out.getvalue().split("\n"))
+    out = output_of("queuemonitor", once=True)
+    assert all(line.isprintable() for line in out.split("\n"))
 
 
 @pytest.mark.slow
@@ -212,9 +210,8 @@ def test_corrupt_policies(
     for path in ("/limits", "/unique-keys", "/schedules", "/health"):
         assert api(site, path)
     assert any(metric.name == "redisqueue_unique_keys" for metric in Collector().collect())
-    out = io.StringIO()
-    call_command("queuemonitor", once=True, stdout=out)
-    assert all(line.isprintable() for line in out.getvalue().split("\n"))
+    out = output_of("queuemonitor", once=True)
+    assert all(line.isprintable() for line in out.split("\n"))
 
 
 RECORD_TEXTS = st.sampled_from(

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
-from django.test import Client
 
 from django_redisqueue.broker.commands import Commands
 from django_redisqueue.broker.connection import producer_connection
@@ -21,6 +20,7 @@ from django_redisqueue.dashboard.admin_log import UNLOGGED
 from django_redisqueue.models import JobRecord, PeriodicJob
 from tests.app import tasks
 from tests.broker.schedules import definition
+from tests.support.logins import logged_in
 from tests.support.manual_worker import ManualWorker
 from tests.support.shards import all_stores, shard_of
 
@@ -38,8 +38,7 @@ FORM = {
 
 @pytest.fixture
 def periodic(redisqueue: None, staff: Callable[..., User]) -> Site:
-    client = Client()
-    client.force_login(staff(*ALL, "view_jobrecord"))
+    client = logged_in(staff(*ALL, "view_jobrecord"))
     return Site(client)
 
 
@@ -231,8 +230,7 @@ def test_its_runs_are_listed(periodic: Site, commit: Commit) -> None:
 def test_permissions(redisqueue: None, staff: Callable[..., User], commit: Commit) -> None:
     row = make(commit, name="adding", every="1h")
     for permissions in ((), ("view_periodicjob",)):
-        client = Client()
-        client.force_login(staff(*permissions, name=f"user{len(permissions)}"))
+        client = logged_in(staff(*permissions, name=f"user{len(permissions)}"))
         base = "/admin/django_redisqueue/periodicjob/"
         assert client.post(f"{base}{row.pk}/do/", {"verb": "run"}).status_code == 403
         assert client.post(f"{base}preview/", FORM).status_code == 403

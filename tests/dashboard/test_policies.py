@@ -18,6 +18,7 @@ from django_redisqueue.core.schedules import Cron, Source
 from django_redisqueue.models import Approval, PeriodicJob
 from tests.app import tasks
 from tests.broker.schedules import definition
+from tests.support.logins import logged_in
 from tests.support.manual_worker import ManualWorker
 
 from .site import Site, address, logged, plain
@@ -120,14 +121,12 @@ def test_releasing_needs_its_permission(
     staff: Callable[..., User], manual_worker: ManualWorker
 ) -> None:
     own(manual_worker, "job_1", "k")
-    client = Client()
-    client.force_login(staff("view_jobrecord", "retry_job", "clear_queue", "pause_queue"))
+    client = logged_in(staff("view_jobrecord", "retry_job", "clear_queue", "pause_queue"))
     assert release(client, "k", "job_1") == 403
     assert 'value="release"' not in Site(client).get("unique_keys")
     assert "job_1" in Site(client).text("unique_keys")
     assert client.get(address("release_key")).status_code == 405
-    strict = Client(enforce_csrf_checks=True)
-    strict.force_login(staff("view_jobrecord", "cancel_job", name="bob"))
+    strict = logged_in(staff("view_jobrecord", "cancel_job", name="bob"), enforce_csrf_checks=True)
     assert release(strict, "k", "job_1") == 403
     assert "job_1" in Site(client).text("unique_keys")
 
@@ -252,8 +251,7 @@ def test_a_job_that_waits_for_an_approval_leads_to_it(
     manual_worker.connection.call("HSET", key, *waits)
     row = Approval.objects.create(job_id="job_1", name="refund", task="t", queue="default")
     for permissions, is_linked in ((("view_jobrecord",), False), (("view_approval",), True)):
-        client = Client()
-        client.force_login(staff("view_jobrecord", *permissions, name=permissions[0]))
+        client = logged_in(staff("view_jobrecord", *permissions, name=permissions[0]))
         page = Site(client).get("job", "job_1")
         assert "It has waited for the approval refund for" in page
         assert "<dt>Timeout</dt>" in page
@@ -285,8 +283,7 @@ def park(manual_worker: ManualWorker, job_id: str, event: str, due: str = "") ->
 
 
 def test_waits_of_jobs(staff: Callable[..., User], manual_worker: ManualWorker) -> None:
-    client = Client()
-    client.force_login(staff("view_jobrecord", "view_approval"))
+    client = logged_in(staff("view_jobrecord", "view_approval"))
     site = Site(client)
     assert "No job waits for an event." in site.text("waits")
     now_ms = manual_worker.store.now_ms = (
@@ -329,8 +326,7 @@ def test_approvals_are_only_shown_to_users_who_may_see_them(
     Approval.objects.create(
         job_id="job_1", name="refund", task="t", queue="q", permission="a.b", question="Of 42?"
     )
-    client = Client()
-    client.force_login(staff("view_jobrecord"))
+    client = logged_in(staff("view_jobrecord"))
     text = Site(client).text("waits", kind="approval")
     assert "refund job_1" in text
     assert "Of 42?" not in text
@@ -420,12 +416,12 @@ def test_an_invalid_change_is_explained(
 def test_changes_need_their_permission_and_the_token(
     staff: Callable[..., User], redisqueue: None
 ) -> None:
-    client = Client()
-    client.force_login(staff("view_jobrecord"))
+    client = logged_in(staff("view_jobrecord"))
     assert "Set the number" not in Site(client).get("limits")
     for name in ("change_limit", "resume_part"):
         assert client.post(address(name), {"verb": "pause"}).status_code == 403
-        guarded = Client(enforce_csrf_checks=True)
-        guarded.force_login(staff("view_jobrecord", "pause_queue", name=name))
+        guarded = logged_in(
+            staff("view_jobrecord", "pause_queue", name=name), enforce_csrf_checks=True
+        )
         assert guarded.post(address(name), {"verb": "pause"}).status_code == 403
         assert guarded.get(address(name)).status_code == 405

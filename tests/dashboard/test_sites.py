@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from django.contrib.admin import AdminSite
 from django.contrib.auth.models import User
-from django.test import AsyncClient, Client
+from django.test import AsyncClient
 from django.urls import path
 from django.utils import translation
 
@@ -23,6 +23,7 @@ from django_redisqueue.admin import JobRecordAdmin
 from django_redisqueue.dashboard import pages
 from django_redisqueue.models import JobRecord
 from tests.app import tasks
+from tests.support.logins import logged_in
 
 from .site import Site, address
 
@@ -39,8 +40,7 @@ def test_a_custom_site_has_all_pages_under_its_name(
 ) -> None:
     job = tasks.noop.enqueue()
     workflow = chain(tasks.noop.s())
-    client = Client()
-    client.force_login(staff("view_jobrecord", "cancel_job", "pause_queue"))
+    client = logged_in(staff("view_jobrecord", "cancel_job", "pause_queue"))
     base = "/backstage/django_redisqueue/jobrecord/"
     queues = ("", "dashboard/", "queues/default/queued/", f"jobs/{job.id}/")
     for page in (*queues, "workflows/", f"workflows/{workflow.id}/", f"jobs/{workflow.id}.0/"):

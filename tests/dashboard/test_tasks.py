@@ -14,7 +14,7 @@ from django_redisqueue.dashboard.tasks_page import line
 from django_redisqueue.models import JobRecord, Rollup
 from tests.app import tasks
 
-from .site import Site, address, plain
+from .site import Site, address, rows
 
 NOOP = tasks.noop.name
 
@@ -24,19 +24,14 @@ def rollup(minutes_ago: float, task: str = NOOP, queue: str = "default", **value
     Rollup.objects.create(minute=at, queue=queue, task=task, **values)
 
 
-def rows(site: Site, **query: object) -> list[str]:
-    text = site.get("tasks", **query)
-    return [plain(row) for row in re.findall(r"<tr data-id=.*?</tr>", text, re.S)]
-
-
 def test_a_task_has_its_figures_of_all_queues(site: Site) -> None:
     rollup(5, enqueued=1200, completed=9, failed=2, retried=3, wait="[0,0,4]", run="[0,9]")
     rollup(9, queue="low", completed=1)
     rollup(70, completed=100)  # too long ago
-    (row,) = rows(site, q="app.tasks.noop")
+    (row,) = rows(site.get("tasks", q="app.tasks.noop"))
     assert re.fullmatch(rf"{NOOP} 1,200 10 2 3 [23] ms [23] ms [12] ms [12] ms", row)
     assert "<polyline points=" in site.get("tasks", q="app.tasks.noop")
-    (row,) = rows(site, q="app.tasks.noop", span="24h")
+    (row,) = rows(site.get("tasks", q="app.tasks.noop", span="24h"))
     assert row.startswith(f"{NOOP} 1,200 110 2 3")
 
 
@@ -46,13 +41,13 @@ def test_tasks_are_sorted_filtered_and_paged(site: Site, monkeypatch: pytest.Mon
     for n in range(5):
         rollup(5, f"zz.{n}", failed=n)
     rollup(5, "<b>/?&", failed=9)
-    assert [row.split()[0] for row in rows(site, q="ZZ.")] == ["zz.0", "zz.1"]
-    assert [row.split()[0] for row in rows(site, q="zz.", page=3)] == ["zz.4"]
-    assert [row.split()[0] for row in rows(site, sort="failed")] == ["<b>/?&", "zz.4"]
+    assert [row.split()[0] for row in rows(site.get("tasks", q="ZZ."))] == ["zz.0", "zz.1"]
+    assert [row.split()[0] for row in rows(site.get("tasks", q="zz.", page=3))] == ["zz.4"]
+    assert [row.split()[0] for row in rows(site.get("tasks", sort="failed"))] == ["<b>/?&", "zz.4"]
     assert "Page 1 of 3" in site.text("tasks", q="zz.")
-    assert rows(site, q="nothing") == []
-    assert rows(site, page=999)[-1].startswith("zz.4")  # of the last page
-    assert len(rows(site, sort="<", span="x", page="-1")) == 2
+    assert rows(site.get("tasks", q="nothing")) == []
+    assert rows(site.get("tasks", page=999))[-1].startswith("zz.4")  # of the last page
+    assert len(rows(site.get("tasks", sort="<", span="x", page="-1"))) == 2
     assert "Task <b>/?&" in site.text("task", name="<b>/?&")
 
 
@@ -98,7 +93,7 @@ def test_without_redis_the_mirror_still_knows_the_tasks(
     rollup(5, completed=6)
     nowhere = {"URL": "unix:///nonexistent/redis.sock"}
     settings.REDISQUEUE = {**queue_settings, "CONNECTION": nowhere, "MIRROR": True}
-    assert rows(site, q="app.tasks.noop")[0].startswith(f"{NOOP} 0 6")
+    assert rows(site.get("tasks", q="app.tasks.noop"))[0].startswith(f"{NOOP} 0 6")
     assert "6 completed" in site.get("task", name=NOOP)
     settings.REDISQUEUE = {**queue_settings, "MIRROR": False}
     assert "The mirror is off, so there are no new figures." in site.text("tasks")

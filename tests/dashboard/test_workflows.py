@@ -22,6 +22,7 @@ from django_redisqueue.dashboard import records_page, workflow_detail, workflows
 from django_redisqueue.dashboard.workflows_page import PARTS
 from django_redisqueue.models import JobRecord, WorkflowEvent, WorkflowRecord
 from tests.app import tasks
+from tests.support.logins import logged_in
 from tests.support.manual_worker import ManualWorker
 from tests.support.shards import keys_with
 
@@ -442,8 +443,7 @@ def test_each_action_needs_its_permission_a_post_and_a_token(
     others.force_login(staff(*(ALL - {permission}), name="bob"))
     assert others.post(url, form).status_code == 403
     assert f'value="{verb}"' not in others.get(address("workflow", workflow.id)).content.decode()
-    strict = Client(enforce_csrf_checks=True)
-    strict.force_login(staff(*ALL, name="eve"))
+    strict = logged_in(staff(*ALL, name="eve"), enforce_csrf_checks=True)
     assert strict.post(url, form).status_code == 403
     client.force_login(staff("view_jobrecord", permission))
     assert client.get(url, form).status_code == 405

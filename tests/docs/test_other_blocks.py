@@ -14,7 +14,6 @@ import pytest
 import yaml
 from django.contrib.auth import get_user_model
 from django.core.management import load_command_class
-from django.test import Client
 from redis import Redis
 
 from django_redisqueue import Workflow
@@ -23,6 +22,7 @@ from tests.api import tasks as api_tasks
 from tests.app import tasks
 from tests.support.burst import work
 from tests.support.imports import OWN, PAGE, ROOT
+from tests.support.logins import logged_in
 
 from .pages import PAGES, Block, all_blocks, blocks
 
@@ -140,8 +140,7 @@ def _json(page: str) -> tuple[Block, dict[str, Any]]:
 
 @pytest.mark.django_db
 def test_the_error_of_the_api_is_as_documented(queue_settings: dict[str, Any]) -> None:
-    client = Client()
-    client.force_login(get_user_model().objects.create_superuser("ada"))
+    client = logged_in(get_user_model().objects.create_superuser("ada"))
     body = {"task": api_tasks.open_task.name, "priority": 1000}
     answer = client.post("/jobs", body, content_type="application/json").json()["error"]
     block, body = _json("http-api.md")

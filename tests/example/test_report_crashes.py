@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import call_command
 
 from django_redisqueue import get_gather
 from example_project.reports.comparing import plain_join
@@ -20,6 +19,7 @@ from example_project.reports.models import FileDownloadRecord
 from example_project.reports.tasks import request_report
 from tests.outbox.conftest import OutboxHarness
 from tests.outbox.test_lost import DIE_BEFORE_SENDING
+from tests.support.commands import output_of
 from tests.worker.harness import WorkerHarness
 from tests.worker.processes import eventually
 
@@ -45,7 +45,7 @@ def kills(outbox_harness: OutboxHarness, tmp_path: Path, settings: Any) -> Path:
     outbox_harness.harness.configure(
         TASK_MODULES=MODULES, MAX_RECOVERIES=100, MAX_RESULT_BYTES=4096
     )
-    call_command("makereportdata", users=USERS, stdout=StringIO())
+    output_of("makereportdata", users=USERS)
     return made
 
 

@@ -24,13 +24,12 @@ from example_project.reports.queries import (
     query_funds,
     query_users,
 )
+from tests.support.commands import output_of
 from tests.support.postgres import PostgresServer
 
 
 def make(**options: Any) -> str:
-    out = StringIO()
-    call_command("makereportdata", stdout=out, **options)
-    return out.getvalue()
+    return output_of("makereportdata", **options)
 
 
 def everything() -> list[list[tuple[Any, ...]]]:

@@ -13,7 +13,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from django.core.management import call_command
 from django.test import Client
 from django.utils import timezone
 
@@ -24,6 +23,7 @@ from django_redisqueue.testing import InMemoryQueue, capture_jobs
 from example_project.reports import tasks, views
 from example_project.reports.downloads import deliver, fail
 from example_project.reports.models import FileDownloadRecord
+from tests.support.commands import output_of
 
 from .test_report_data import joined, person
 
@@ -49,7 +49,7 @@ def client(settings: Any, tmp_path: Path) -> Client:
 @pytest.fixture
 def data(client: Client) -> None:
     """Thirty users, with everything that a report is made of."""
-    call_command("makereportdata", users=30, stdout=StringIO())
+    output_of("makereportdata", users=30)
 
 
 def states(client: Client) -> list[dict[str, Any]]:
@@ -93,7 +93,7 @@ def test_a_form_without_its_token_is_refused(client: Client) -> None:
 
 
 def test_without_users_it_says_what_to_do(client: Client) -> None:
-    call_command("makereportdata", users=0, stdout=StringIO())
+    output_of("makereportdata", users=0)
     page = client.get("/reports/").content.decode()
     assert "manage.py makereportdata" in page
     assert "<button" not in page

@@ -3,7 +3,7 @@ cause."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -27,13 +27,10 @@ pytestmark = pytest.mark.django_db(databases=["default", "other"])
 
 
 @pytest.fixture
-def manual_worker(queue_settings: dict[str, Any], settings: Any) -> Iterator[ManualWorker]:
+def redisqueue(queue_settings: dict[str, Any], settings: Any) -> None:
     settings.REDISQUEUE = {
         **queue_settings, "MIRROR": True, "QUEUES": {"default": {"ALERT_WAIT": 60}, "low": {}},
     }  # fmt: skip
-    made = ManualWorker()
-    yield made
-    made.close()
 
 
 def report() -> HealthReport:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -54,11 +53,8 @@ def scrape() -> Scrape:
 
 
 @pytest.fixture
-def manual_worker(queue_settings: dict[str, Any], settings: Any) -> Iterator[ManualWorker]:
+def redisqueue(queue_settings: dict[str, Any], settings: Any) -> None:
     settings.REDISQUEUE = {**queue_settings, "QUEUES": {"default": {}, "low": {}}}
-    made = ManualWorker()
-    yield made
-    made.close()
 
 
 def test_queues(manual_worker: ManualWorker, redis: Redis, queue_settings: dict[str, Any]) -> None:

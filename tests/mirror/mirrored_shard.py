@@ -38,7 +38,7 @@ class MirroredShard:
 
     def __init__(self, broker: BrokerHarness) -> None:
         self.broker = broker
-        self.bridge = Bridge(get_settings())
+        self.bridge = Bridge()
 
     def close(self) -> None:
         self.bridge.connection.close()

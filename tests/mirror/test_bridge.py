@@ -10,7 +10,6 @@ from unittest.mock import patch
 import pytest
 from django.db import OperationalError, connection, connections, transaction
 
-from django_redisqueue.conf import get_settings
 from django_redisqueue.mirror import bridge as bridge_module
 from django_redisqueue.mirror import sessions
 from django_redisqueue.mirror.bridge import Bridge
@@ -88,7 +87,7 @@ def test_a_failed_commit_changes_nothing(
 
 def test_an_overtaken_bridge_writes_nothing(shard: MirroredShard) -> None:
     shard.run_jobs(10)
-    slow, fast = Bridge(get_settings()), Bridge(get_settings())
+    slow, fast = Bridge(), Bridge()
     assert slow.run_once()
     shard.run_jobs(10, "k")
     shard.mirror(fast)
@@ -104,7 +103,7 @@ def test_an_overtaken_bridge_writes_nothing(shard: MirroredShard) -> None:
 @only_on_postgresql  # in memory SQLite has one connection; on a file: test_role.py
 def test_two_bridges_at_once(shard: MirroredShard) -> None:
     shard.run_jobs(3000)
-    bridges = [Bridge(get_settings(), page=100) for _ in range(2)]
+    bridges = [Bridge(page=100) for _ in range(2)]
     both_have_read, applied = threading.Barrier(2, timeout=60), list[int]()
 
     def run(bridge: Bridge) -> None:
@@ -226,7 +225,7 @@ def test_hooks_are_called_after_each_commit(shard: MirroredShard) -> None:
         seen.append((cursor, JobEvent.objects.count()))
         return False
 
-    shard.bridge = Bridge(get_settings(), hooks=[follow], page=10)
+    shard.bridge = Bridge(hooks=[follow], page=10)
     shard.run_jobs(10)
     shard.mirror()
     assert [count for _, count in seen][:3] == [10, 20, 30]
@@ -235,7 +234,7 @@ def test_hooks_are_called_after_each_commit(shard: MirroredShard) -> None:
 
 def test_a_hook_with_more_to_do_is_called_again(shard: MirroredShard) -> None:
     answers = [True, True, False]
-    shard.bridge = Bridge(get_settings(), hooks=[lambda _: answers.pop(0)])
+    shard.bridge = Bridge(hooks=[lambda _: answers.pop(0)])
     assert [shard.bridge.run_once() for _ in range(3)] == [True, True, False]
     assert answers == []
 
@@ -244,7 +243,7 @@ def test_a_hook_that_always_fails_does_not_stop_the_mirror(shard: MirroredShard)
     def fail(cursor: Cursor) -> bool:
         raise OperationalError("canceling statement due to statement timeout")
 
-    shard.bridge = Bridge(get_settings(), hooks=[fail], page=10)
+    shard.bridge = Bridge(hooks=[fail], page=10)
     shard.run_jobs(10)
     for pages in (1, 2, 3):
         with pytest.raises(OperationalError):
@@ -261,7 +260,7 @@ def test_the_identity_is_checked_at_the_start_and_after_an_error(shard: Mirrored
             asked.append(cursor)
             return cursor
 
-    shard.bridge = Bridge(get_settings(), identity=Here())
+    shard.bridge = Bridge(identity=Here())
     shard.run_jobs(10)
     shard.mirror()
     shard.run_jobs(10, "k")

@@ -78,7 +78,7 @@ def test_a_repeated_event_counts_once(shard: MirroredShard) -> None:
     fail(shard, "a", body("no"), "retrying")
     shard.mirror()
     MirrorState.objects.update(position="0-0")
-    again = Bridge(get_settings())
+    again = Bridge()
     shard.mirror(again)
     again.connection.close()
     assert ErrorGroup.objects.get().count == 1

@@ -11,6 +11,7 @@ from django.db.models.signals import post_init
 
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.metrics.histograms import decode, percentile
+from django_redisqueue.mirror.bridge import Bridge
 from django_redisqueue.models import JobEvent, JobRecord, Rollup
 from tests.broker.harness import ERROR, T0, outcome
 
@@ -195,7 +196,7 @@ def test_the_error_of_a_later_attempt_is_not_taken_for_an_earlier_one(shard: Mir
         broker.finish(outcome(broker.take(), "retrying", error, "0"))
         if word == "first":
             events = len(broker.events())
-    shard.bridge = type(shard.bridge)(broker.store.settings, page=events)
+    shard.bridge = Bridge(page=events)
     assert shard.bridge.run_once()
     assert (shard.record("a").status, shard.record("a").error) == ("retrying", "")
     shard.mirror()

@@ -49,7 +49,7 @@ def begin(shard: MirroredShard) -> tuple[Reconciler, Cursor]:
     state = MirrorState.objects.get()
     MirrorState.objects.update(epoch=state.epoch + 1, unreconciled=True)
     shard.bridge.close()
-    return Reconciler(shard.bridge.connection, get_settings()), shard.bridge.writer.cursor()
+    return Reconciler(shard.bridge.writer), shard.bridge.writer.cursor()
 
 
 def steps(reconciler: Reconciler, cursor: Cursor) -> int:
@@ -124,7 +124,7 @@ def test_an_interrupted_reconcile_restarts_and_changes_nothing_twice(
     while not JobRecord.objects.filter(reason="lost").exists():
         reconciler(cursor)
     assert JobRecord.objects.filter(reason="lost").count() < 10
-    steps(Reconciler(full_shard.bridge.connection, get_settings()), cursor)
+    steps(Reconciler(full_shard.bridge.writer), cursor)
     assert JobRecord.objects.filter(reason="lost").count() == 10
     assert JobEvent.objects.filter(status="failed").count() == 10
 
@@ -327,7 +327,7 @@ def test_a_job_that_has_moved_in_this_epoch_is_left_to_its_events(
     page = full_shard.bridge.events.read(cursor.position)
     cursor = full_shard.bridge.writer.write(page.events, cursor, page.last)
     before_the_first_page(monkeypatch, full_shard.broker.take)
-    steps(Reconciler(full_shard.bridge.connection, get_settings()), cursor)
+    steps(Reconciler(full_shard.bridge.writer), cursor)
     assert full_shard.statuses("a") == ["queued", "processing", "failed", "queued"]
     full_shard.mirror()
     check_records(full_shard.broker)
@@ -342,7 +342,7 @@ def test_a_job_that_moved_before_a_failed_start_is_left_to_its_events(
     added_ms = broker.queries.now_ms()
     eventually(lambda: broker.queries.now_ms() > added_ms)
     with monkeypatch.context() as patch:
-        patch.setattr(EventStream, "last", Mock(side_effect=RedisUnavailable("cut off")))
+        patch.setattr(EventStream, "ends", Mock(side_effect=RedisUnavailable("cut off")))
         with pytest.raises(RedisUnavailable):
             reconciler(cursor)
     for _ in range(50):
@@ -407,7 +407,7 @@ def test_of_two_simultaneous_reconciles_only_one_writes(
     full_shard.broker.redis.delete(full_shard.broker.keys.job("gone"))
     for model in (JobRecord, JobEvent):
         model.objects.filter(**{"pk" if model is JobRecord else "job_id": "unseen"}).delete()
-    other = Reconciler(full_shard.bridge.connection, get_settings())
+    other = Reconciler(full_shard.bridge.writer)
     meanwhile(monkeypatch, lambda: steps(other, cursor))
     steps(reconciler, cursor)
     assert full_shard.statuses("gone") == ["queued", "failed"]
@@ -422,7 +422,7 @@ def test_a_job_just_declared_lost_by_another_is_not_declared_lost_again(
     full_shard.broker.add("gone")
     reconciler, cursor = begin(full_shard)
     full_shard.broker.redis.delete(full_shard.broker.keys.job("gone"))
-    other = Reconciler(full_shard.bridge.connection, get_settings())
+    other = Reconciler(full_shard.bridge.writer)
     meanwhile(monkeypatch, lambda: steps(other, cursor))
     steps(reconciler, cursor)
     assert full_shard.statuses("gone") == ["queued", "failed"]

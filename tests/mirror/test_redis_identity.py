@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 from django.db import connection
 
 from django_redisqueue.broker.connection import worker_connection
@@ -17,8 +16,10 @@ from django_redisqueue.conf import get_settings
 from django_redisqueue.exceptions import WrongRedis
 from django_redisqueue.mirror import redis_identity
 from django_redisqueue.mirror.redis_identity import MirroredEvents, RedisIdentity
+from django_redisqueue.mirror.writer import MirrorWriter
 from django_redisqueue.models import JobEvent, JobRecord, MirrorState
 from tests.broker.harness import ERROR, BrokerHarness, outcome
+from tests.support.commands import output_of
 from tests.support.servers import RedisServer
 from tests.support.stream import fields_of
 
@@ -32,7 +33,7 @@ def state() -> MirrorState:
 def accept() -> bool:
     connection = worker_connection()
     try:
-        return RedisIdentity(connection, get_settings()).accept()
+        return RedisIdentity(MirrorWriter(connection)).accept()
     finally:
         connection.close()
 
@@ -386,7 +387,7 @@ def test_a_redis_that_failed_over_to_an_older_copy(
     shard.bridge.close()
     if goes_on:  # the new history is longer than the old one before the mirror looks at it
         shard.run_jobs(200, "new")
-        assert shard.bridge.events.last() > read  # type: ignore[operator]
+        assert shard.bridge.events.ends()[1] > read
     shard.mirror()
     assert "Redis went back in time" in caplog.text
     assert (state().epoch, state().gaps) == (1, 0)
@@ -445,7 +446,7 @@ def test_the_last_common_entry_is_found(
     shard.run_jobs(300)
     shard.mirror()
     shard.broker.redis.save()
-    common = shard.bridge.events.last()
+    _, common = shard.bridge.events.ends()
     shard.run_jobs(300, "unsaved")
     shard.mirror()
     server.kill()
@@ -454,9 +455,7 @@ def test_the_last_common_entry_is_found(
     if goes_on:
         shard.run_jobs(250, "new")
     shard.bridge.close()
-    found = RedisIdentity(shard.bridge.connection, get_settings())._common_point(
-        parse_position(state().position)
-    )
+    found = RedisIdentity(shard.bridge.writer)._common_point(parse_position(state().position))
     assert found == common
 
 
@@ -468,7 +467,7 @@ def test_the_last_common_entry_is_found_although_the_new_clock_is_behind(
     shard.run_jobs(100)
     shard.mirror()
     shard.broker.redis.save()
-    common = shard.bridge.events.last()
+    _, common = shard.bridge.events.ends()
     assert common is not None
     shard.run_jobs(100, "unsaved")
     shard.mirror()
@@ -478,7 +477,7 @@ def test_the_last_common_entry_is_found_although_the_new_clock_is_behind(
     shard.broker.connection.close()
     shard.bridge.close()
     shard.broker.redis.xadd(shard.broker.keys.events, {"other": "1"}, id=f"{common[0]}-999")
-    identity = RedisIdentity(shard.bridge.connection, get_settings())
+    identity = RedisIdentity(shard.bridge.writer)
     assert identity._common_point(read) == common
 
 
@@ -571,9 +570,7 @@ def test_the_start_position_means_that_nothing_was_read(full_shard: MirroredShar
 
 
 def reapqueue() -> str:
-    out = StringIO()
-    call_command("reapqueue", "--accept-redis", stdout=out)
-    return out.getvalue()
+    return output_of("reapqueue", "--accept-redis")
 
 
 def test_reapqueue_accepts_this_redis(full_shard: MirroredShard) -> None:

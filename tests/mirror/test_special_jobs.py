@@ -12,7 +12,6 @@ import pytest
 
 from django_redisqueue import get_job
 from django_redisqueue.client.large_results import write_result
-from django_redisqueue.conf import get_settings
 from django_redisqueue.core.codec import encode_stored
 from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.dashboard.periodic import history
@@ -118,7 +117,7 @@ def test_a_job_deleted_too_soon(shard: MirroredShard, verb: str, status: str) ->
     else:
         assert broker.store.clear("default", status).done == 1
     assert broker.ids(status) == []
-    shard.bridge = Bridge(get_settings(), hooks=[partial(trim_stream, broker.store)])
+    shard.bridge = Bridge(hooks=[partial(trim_stream, broker.store)])
     shard.mirror()
     record = shard.record("a")
     assert (record.status, record.payload) == (status, arguments)

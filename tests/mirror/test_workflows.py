@@ -11,7 +11,6 @@ import pytest
 from django_redisqueue.broker.entries import format_position
 from django_redisqueue.broker.events import WorkflowCounts, WorkflowStreamEvent
 from django_redisqueue.broker.workflows import HALF_PUSHED_MS
-from django_redisqueue.conf import get_settings
 from django_redisqueue.core.statuses import WorkflowTransition
 from django_redisqueue.mirror import reconcile
 from django_redisqueue.mirror.bridge import Bridge
@@ -181,7 +180,7 @@ def test_many_in_one_page_and_over_pages(shard: MirroredShard) -> None:
     workflows = [BrokerWorkflow(shard.broker, {0: ()}, name=str(n)) for n in range(30)]
     for workflow in workflows:
         workflow.push()
-    small = Bridge(get_settings(), page=7)
+    small = Bridge(page=7)
     shard.mirror(small)
     small.close()
     assert workflows[0].broker.claim("w", 100).jobs
@@ -196,7 +195,7 @@ def test_a_full_page_with_events_of_workflows_is_not_the_end(
     for n in range(6):
         BrokerWorkflow(shard.broker, {0: ()}, name=str(n)).push()
     events = len(shard.broker.written())
-    bridge = Bridge(get_settings(), page=6)
+    bridge = Bridge(page=6)
     assert bridge.run_once()
     assert not bridge.is_caught_up
     assert bridge.applied == 6
@@ -378,7 +377,7 @@ def test_a_cursor_on_a_workflows_entry_is_recognised(full_shard: MirroredShard) 
     workflow.push()
     full_shard.broker.store.control_workflow(workflow.id, "pause")  # the last entry
     full_shard.mirror()
-    last = full_shard.bridge.events.last()
+    _, last = full_shard.bridge.events.ends()
     assert last is not None
     assert MirrorState.objects.get().position == format_position(last)
     full_shard.bridge.close()
@@ -458,7 +457,7 @@ def test_of_two_simultaneous_reconciles_only_one_declares_a_workflow_lost(
     reconciler, cursor = begin(full_shard)
     statuses = full_shard.workflow_statuses(workflow.id)
     full_shard.broker.redis.delete(full_shard.broker.keys.workflow(workflow.id))
-    other = Reconciler(full_shard.bridge.connection, get_settings())
+    other = Reconciler(full_shard.bridge.writer)
     meanwhile(monkeypatch, lambda: steps(other, cursor))
     steps(reconciler, cursor)
     assert full_shard.workflow_statuses(workflow.id) == [*statuses, "failed"]

@@ -92,18 +92,14 @@ class Monitor:
         """The complete lines so far, as JSON."""
         return [json.loads(line) for line in self.output.splitlines(keepends=True) if "\n" in line]
 
-    def until(self, *words: str, timeout: float = PATIENCE) -> None:
+    def until(self, *words: str) -> None:
         """Wait until it has written all of these."""
-        eventually(
-            lambda: all(word in self.output for word in words), timeout, why=lambda: self.output
-        )
+        eventually(lambda: all(word in self.output for word in words), why=lambda: self.output)
 
-    def until_drawn(self, *words: str, timeout: float = PATIENCE) -> None:
+    def until_drawn(self, *words: str) -> None:
         """Wait until the last screen contains all of these."""
         eventually(
-            lambda: all(word in self.last_screen for word in words),
-            timeout,
-            why=lambda: self.last_screen,
+            lambda: all(word in self.last_screen for word in words), why=lambda: self.last_screen
         )
 
     def signal(self, number: signal.Signals) -> int:

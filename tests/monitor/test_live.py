@@ -24,6 +24,7 @@ from django_redisqueue.management.commands.queuemonitor import _until_interrupte
 from django_redisqueue.monitor.loop import IDLE
 from django_redisqueue.monitor.screen import ScreenView
 from tests.app import tasks
+from tests.support.round_trips import calls_of
 from tests.support.servers import RedisServer
 from tests.support.stopwatch import Stopwatch
 from tests.worker.processes import eventually
@@ -295,8 +296,7 @@ def test_an_idle_monitor_makes_few_requests_and_a_busy_one_stays_within_its_limi
 ) -> None:
     def looks() -> int:
         """Each read counts the living children, and the stopped schedules."""
-        stats = harness.redis.info("commandstats")
-        return int(stats.get("cmdstat_zcount", {}).get("calls", 0)) // 2
+        return calls_of(harness.redis, "zcount") // 2
 
     monitor = harness.monitor("--json", "--interval", "0.5")
     eventually(monitor.documents)

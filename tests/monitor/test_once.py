@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import call_command
 from django.core.management.base import CommandError
 
 from django_redisqueue import JobQueue
@@ -19,15 +17,14 @@ from django_redisqueue.core.job_data import NewJob
 from django_redisqueue.core.schedules import Source
 from tests.app import tasks
 from tests.broker.schedules import definition
+from tests.support.commands import output_of
 from tests.support.manual_worker import ManualWorker
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
 
 
 def monitor(*arguments: str) -> str:
-    out = StringIO()
-    call_command("queuemonitor", "--once", *arguments, stdout=out)
-    return out.getvalue()
+    return output_of("queuemonitor", "--once", *arguments)
 
 
 @pytest.fixture

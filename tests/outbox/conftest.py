@@ -67,3 +67,12 @@ def outbox_harness(
         harness.end_workers()  # otherwise one might write into a database after it was emptied
         for entry in entries.values():
             server.drop(entry)
+
+
+@pytest.fixture
+def deaths(outbox_harness: OutboxHarness, tmp_path: Path) -> Path:
+    """A folder with a file for each process that a task of this harness has killed."""
+    folder = tmp_path / "deaths"
+    folder.mkdir()
+    outbox_harness.harness.environment["REDISQUEUE_TEST_DEATHS"] = str(folder)
+    return folder

@@ -31,11 +31,9 @@ def value(name: str) -> int:
 
 @pytest.mark.slow
 def test_killed_after_the_commit_and_before_the_report_a_hundred_times(
-    outbox_harness: OutboxHarness, tmp_path: Path
+    outbox_harness: OutboxHarness, deaths: Path
 ) -> None:
-    harness, deaths = outbox_harness.harness, tmp_path / "deaths"
-    deaths.mkdir()
-    harness.environment["REDISQUEUE_TEST_DEATHS"] = str(deaths)
+    harness = outbox_harness.harness
     harness.configure(TASK_MODULES=[*MODULES, "tests.outbox.killer"])
     jobs = tasks.count_once.enqueue_many([("n",)] * KILLS)
     harness.worker("--processes", "2")
@@ -49,9 +47,7 @@ def test_killed_after_the_commit_and_before_the_report_a_hundred_times(
     assert sorted(job.result for job in jobs) == list(range(1, KILLS + 1))
 
 
-def test_enqueued_jobs_commit_with_it_or_not_at_all(
-    outbox_harness: OutboxHarness, tmp_path: Path
-) -> None:
+def test_enqueued_jobs_commit_with_it_or_not_at_all(outbox_harness: OutboxHarness) -> None:
     harness = outbox_harness.harness
     job = tasks.fail_once.enqueue(harness.book, "work")
     harness.worker("--processes", "1")
@@ -64,12 +60,10 @@ def test_enqueued_jobs_commit_with_it_or_not_at_all(
 
 
 def test_a_job_enqueued_by_a_job_that_is_killed_after_its_commit(
-    outbox_harness: OutboxHarness, tmp_path: Path
+    outbox_harness: OutboxHarness, deaths: Path
 ) -> None:
     """Once before it sends what it enqueued, and once before it reports."""
-    harness, deaths = outbox_harness.harness, tmp_path / "deaths"
-    deaths.mkdir()
-    harness.environment["REDISQUEUE_TEST_DEATHS"] = str(deaths)
+    harness = outbox_harness.harness
     harness.configure(TASK_MODULES=[*MODULES, "tests.outbox.killer"])
     tasks.count_and_enqueue.enqueue_many([("n",)] * 10)
     harness.worker("--processes", "1")

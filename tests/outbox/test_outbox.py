@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -525,11 +525,3 @@ def test_in_memory_there_are_no_rows() -> None:
         tasks.noop.enqueue(1)
         assert rows() == []
     assert [job.args for job in jobs.jobs] == [(1,)]
-
-
-@contextmanager
-def raises_nothing() -> Iterator[None]:
-    try:
-        yield
-    except RedisQueueError as error:
-        pytest.fail(f"raised {error!r}")

@@ -42,12 +42,8 @@ def values() -> dict[str, int]:
     return dict(Counter.objects.values_list("name", "value"))
 
 
-def test_killed_after_the_commit_of_each_step(
-    outbox_harness: OutboxHarness, tmp_path: Path
-) -> None:
-    harness, deaths = outbox_harness.harness, tmp_path / "deaths"
-    deaths.mkdir()
-    harness.environment["REDISQUEUE_TEST_DEATHS"] = str(deaths)
+def test_killed_after_the_commit_of_each_step(outbox_harness: OutboxHarness, deaths: Path) -> None:
+    harness = outbox_harness.harness
     harness.configure(TASK_MODULES=[*MODULES, "tests.outbox.step_tasks"], LEASE=30)
     plain, once = step_tasks.atomic_steps.enqueue("p"), step_tasks.once_with_steps.enqueue("o")
     harness.worker("--processes", "1")

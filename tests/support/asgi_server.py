@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 import uvicorn
 from django.contrib.auth.models import User
-from django.test import Client
 
 from django_redisqueue.api import hub as hub_module
 from django_redisqueue.api.hub import hub, stream_limiter
 from django_redisqueue.dashboard import pages
 from tests.app.asgi import application
+from tests.support.logins import logged_in
 from tests.worker.processes import eventually
 
 
@@ -113,7 +113,6 @@ def event_stream(port: int, token: str, after: str = "") -> OpenStream:
 
 def page_stream(port: int, user: User, path: str) -> OpenStream:
     """The stream of a dashboard page, for a logged-in user."""
-    client = Client()
-    client.force_login(user)
+    client = logged_in(user)
     cookie = "; ".join(f"{key}={morsel.value}" for key, morsel in client.cookies.items())
     return OpenStream(port, path, {"Cookie": cookie})

@@ -1,4 +1,4 @@
-"""Management commands run as separate processes, with the settings of the tests."""
+"""Management commands, in this process or in one of their own with the settings of the tests."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from io import StringIO
+from typing import Any
+
+from django.core.management import call_command
 
 from .warm import ROOT, WarmProcess
 
@@ -70,6 +74,13 @@ class Script:
 
     def __del__(self) -> None:
         self._output.close()
+
+
+def output_of(name: str, *arguments: str, **options: Any) -> str:
+    """What a management command prints that runs in this process."""
+    out = StringIO()
+    call_command(name, *arguments, stdout=out, **options)
+    return out.getvalue()
 
 
 def manage(*command: str, **variables: str) -> None:

@@ -1,4 +1,4 @@
-"""Counts round trips to Redis."""
+"""Counts round trips to Redis, and commands."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from redis import Redis
 from redis.connection import AbstractConnection
 
 from django_redisqueue.broker.wire import Wire
+
+
+def calls_of(redis: Redis, command: str) -> int:
+    """How often a command was called since the statistics were last reset."""
+    stats = redis.info("commandstats")
+    return int(stats.get(f"cmdstat_{command}", {}).get("calls", 0))
 
 
 @contextmanager

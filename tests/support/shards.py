@@ -13,6 +13,7 @@ from django_redisqueue.broker.keys import Keys
 from django_redisqueue.conf import get_settings
 from django_redisqueue.core.ids import shard_of_id, shard_of_key
 from django_redisqueue.mirror.bridge import Bridge
+from django_redisqueue.mirror.writer import MirrorWriter
 from django_redisqueue.outbox.relay import Relay
 
 
@@ -49,7 +50,7 @@ def mirror() -> None:
     """Apply the events of all shards, as their bridges do."""
     with all_stores() as stores:
         for store in stores:
-            bridge = Bridge(get_settings(), connection=store.connection)
+            bridge = Bridge(MirrorWriter(store.connection))
             while bridge.run_once():
                 continue
             bridge.close()

@@ -25,6 +25,7 @@ from tests.app import tasks
 from tests.support.cluster import ClusterNodes
 from tests.support.commands import Script
 from tests.support.history import flaw
+from tests.support.round_trips import calls_of
 from tests.support.sentinels import Fleet
 from tests.support.servers import RedisServer, redis_url
 from tests.support.shards import all_keys
@@ -175,17 +176,13 @@ class WorkerHarness:
 
     def scripts_beside(self, heartbeats: int) -> int:
         """How many other scripts run during this many heartbeats, each of which sets one key."""
-
-        def total(name: str) -> int:
-            return int(self.redis.info("commandstats").get(name, {"calls": 0})["calls"])
-
-        before = {name: total(name) for name in ("cmdstat_set", "cmdstat_evalsha")}
+        before = {name: calls_of(self.redis, name) for name in ("set", "evalsha")}
 
         def calls(name: str) -> int:
-            return total(name) - before[name]
+            return calls_of(self.redis, name) - before[name]
 
-        eventually(lambda: calls("cmdstat_set") >= heartbeats, every=0.1)
-        return calls("cmdstat_evalsha") - calls("cmdstat_set")
+        eventually(lambda: calls("set") >= heartbeats, every=0.1)
+        return calls("evalsha") - calls("set")
 
     def until_done(self, completed: int, timeout: float = PATIENCE, **others: int) -> None:
         """Wait until this many jobs have ended with each status, and nothing is left anywhere."""
@@ -285,12 +282,12 @@ class Producers:
     """Threads that enqueue one job after another, each job with its own name, like web
     processes."""
 
-    def __init__(self, book: str, names: str = "abc") -> None:
+    def __init__(self, book: str) -> None:
         self._book = book
         self._enough = Event()
         self._accepted: list[Accepted] = []
         self.refused: list[RedisQueueError] = []
-        self._threads = [Thread(target=self._run, args=[name]) for name in names]
+        self._threads = [Thread(target=self._run, args=[name]) for name in "abc"]
 
     def __enter__(self) -> Producers:
         for thread in self._threads:

@@ -111,11 +111,9 @@ class WorkerProcess:
         parents = {process.pid for process in tree if parent(process) == self.pid}
         return [process.pid for process in tree if parent(process) in parents]
 
-    def wait_until_up(self, children: int, timeout: float = PATIENCE) -> WorkerProcess:
+    def wait_until_up(self, children: int) -> WorkerProcess:
         """Wait until it has this many children, including maintenance."""
-        eventually(
-            lambda: len(self.children) >= children, timeout, every=0.05, why=lambda: self.output
-        )
+        eventually(lambda: len(self.children) >= children, every=0.05, why=lambda: self.output)
         return self
 
     def term(self) -> None:

@@ -19,6 +19,7 @@ from django_redisqueue.exceptions import RedisUnavailable
 from tests.mirror.conftest import processes
 from tests.mirror.mirror_processes import MirrorProcesses
 from tests.support.cluster import ClusterNode, ClusterNodes, can_be_cut_off
+from tests.support.round_trips import calls_of
 from tests.support.servers import wait_for
 from tests.support.stopwatch import Stopwatch
 
@@ -84,8 +85,7 @@ def _cut_off(cluster: ClusterNodes) -> None:
 
 def _scripts(node: ClusterNode) -> int:
     """How many scripts it has run."""
-    stats = node.asked.info("commandstats")
-    return int(stats.get("cmdstat_evalsha", {"calls": 0})["calls"])
+    return calls_of(node.asked, "evalsha")
 
 
 @dataclass(frozen=True)

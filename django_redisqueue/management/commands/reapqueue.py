@@ -19,6 +19,7 @@ from ...conf import get_settings
 from ...exceptions import RedisQueueError, RedisUnavailable
 from ...mirror.database_errors import explain_error
 from ...mirror.redis_identity import RedisIdentity
+from ...mirror.writer import MirrorWriter
 from ...worker.maintenance.upkeep import KnownQueues
 from ...worker.reaper import Reaper, ReapReport
 from .. import base
@@ -83,11 +84,11 @@ class Command(QueueCommand):
         commands = shard.commands
         if not commands.settings.mirror:
             raise CommandError('REDISQUEUE["MIRROR"] is False: there is no mirror')
-        identity = RedisIdentity(commands.connection, commands.settings)
+        writer = MirrorWriter(commands.connection, commands.settings)
         try:
-            is_new = identity.accept()
+            is_new = RedisIdentity(writer).accept()
         except DatabaseError as error:
-            raise CommandError(explain_error(identity.alias, error)) from error
+            raise CommandError(explain_error(writer.alias, error)) from error
         if not is_new:
             self.write(f"the mirror already follows {shard.place}; nothing was changed")
             return

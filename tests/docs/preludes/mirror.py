@@ -47,7 +47,7 @@ def check(page):
 def check_mirror(page):
     deliver.enqueue()
     work()
-    bridge = Bridge(get_settings())
+    bridge = Bridge()
     while bridge.run_once():
         pass
     bridge.connection.close()

@@ -18,6 +18,7 @@ from django_redisqueue.worker.child.loop import Child
 from django_redisqueue.worker.child_state import MAX_BATCH, ChildState
 from django_redisqueue.worker.interrupts import Interrupts
 from django_redisqueue.worker.options import WorkerOptions
+from tests.support.round_trips import calls_of
 from tests.support.shards import keys_of
 from tests.worker import tasks
 from tests.worker.child.test_steps import Memory
@@ -123,9 +124,9 @@ def test_the_claim_follows_the_wake_up_in_the_same_round_trip(
         enqueued = pool.submit(enqueue)
         idle.wait(1)
         enqueued.result()
-    before = harness.redis.info("commandstats")["cmdstat_evalsha"]["calls"]
+    before = calls_of(harness.redis, "evalsha")
     assert [one.id for one in claims.claim(1).jobs] == [job and job.id]
-    assert harness.redis.info("commandstats")["cmdstat_evalsha"]["calls"] == before
+    assert calls_of(harness.redis, "evalsha") == before
 
 
 @pytest.mark.one_shard("several shards are waited for first, and then asked")

@@ -19,6 +19,7 @@ from django_redisqueue.worker.child_state import KEEP_ALIVE, ChildState, RoleNot
 from django_redisqueue.worker.maintenance import leader, maintenance
 from django_redisqueue.worker.maintenance.leader import RoleHost
 from django_redisqueue.worker.maintenance.maintenance import Maintenance
+from tests.support.round_trips import calls_of
 from tests.support.shards import keys_of, shard_of
 from tests.worker import tasks
 from tests.worker.harness import WorkerHarness
@@ -45,14 +46,10 @@ class Role:
 
     def scripts(self, passes: int = 3) -> int:
         """The number of scripts that this many passes run."""
-        before = self._scripts()
+        before = calls_of(self.redis, "evalsha")
         for _ in range(passes):
             self.maintenance.run_once()
-        return self._scripts() - before
-
-    def _scripts(self) -> int:
-        stats = self.redis.info("commandstats")
-        return int(stats.get("cmdstat_evalsha", {"calls": 0})["calls"])
+        return calls_of(self.redis, "evalsha") - before
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,16 +24,8 @@ from django_redisqueue.worker.maintenance.schedules import (
 from tests.broker.harness import BrokerHarness
 from tests.broker.schedules import FIRST, MINUTE, define, definition, read
 from tests.support.round_trips import round_trips
-from tests.support.servers import RedisServer
 
 HOUR, DAY = 60 * MINUTE, 24 * 60 * MINUTE
-
-
-@pytest.fixture
-def broker(queue_settings: dict[str, Any], redis_server: RedisServer) -> Iterator[BrokerHarness]:
-    made = BrokerHarness(redis_server)
-    yield made
-    made.close()
 
 
 def deploy(broker: BrokerHarness, *definitions: ScheduleDefinition) -> ScheduleDeployment:
