@@ -56,6 +56,32 @@ def test_a_release_requeues_before_another_failure_ends_the_workflow(broker: Bro
     invariants(broker, tokens=False)
 
 
+def test_a_paused_workflow_in_which_nothing_may_run_fails_when_it_is_released(
+    broker: BrokerHarness,
+) -> None:
+    """Until then, a retry of its failed job continues it."""
+    workflow = BrokerWorkflow(broker, {0: [], 1: [], 2: [1]})
+    workflow.push()
+    broker.store.cancel([workflow.job(0), workflow.job(1)])
+    broker.store.requeue([workflow.job(0)])
+    job = broker.take()
+    broker.store.control_workflow(workflow.id, "pause")
+    broker.finish(outcome(job))
+    assert (workflow.data().status, workflow.data().is_paused) == ("running", True)
+    broker.store.control_workflow(workflow.id, "release")
+    workflow.advance()
+    assert workflow.data().status == "failed"
+
+
+def test_a_list_of_held_jobs_of_the_wrong_type_stops_no_claim(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: []})
+    workflow.push()
+    broker.store.control_workflow(workflow.id, "pause")
+    broker.redis.set(f"{broker.keys.workflow(workflow.id)}:held", "theirs")
+    broker.add("other")
+    assert "other" in broker.taken(jobs=2)
+
+
 def test_a_held_job_that_is_cancelled_does_not_prevent_the_end_of_its_workflow(
     broker: BrokerHarness,
 ) -> None:

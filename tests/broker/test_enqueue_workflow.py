@@ -128,9 +128,12 @@ def test_a_key_that_all_workflows_share_and_of_another_type_is_named(
         broker.store.cancel(["a"])
 
 
-def test_a_key_of_the_wrong_type_is_named_and_nothing_is_created(broker: BrokerHarness) -> None:
+@pytest.mark.parametrize(("part", "belongs"), [("", "hash"), (":held", "list")])
+def test_a_key_of_the_wrong_type_is_named_and_nothing_is_created(
+    broker: BrokerHarness, part: str, belongs: str
+) -> None:
     workflow = BrokerWorkflow(broker, {0: []})
-    with broker.refused_over(broker.keys.workflow(workflow.id), "hash"):
+    with broker.refused_over(broker.keys.workflow(workflow.id) + part, belongs):
         workflow.push()
 
 

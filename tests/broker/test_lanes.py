@@ -34,6 +34,7 @@ def test_a_finished_jobs_slot_goes_to_the_next_job(broker: BrokerHarness) -> Non
     assert broker.taken("c2") == []
     codes, claim = broker.store.finish(ClaimRequest("c1", ("default",)), 9, [outcome(job)], 5)
     assert (codes, [job.id for job in claim.jobs]) == ([1], ["b"])
+    assert not broker.redis.exists(f"{broker.keys.base}limits:passes")
     invariants(broker)
 
 
@@ -187,6 +188,18 @@ def test_more_lanes_wait_for_a_raised_limit_than_one_call_checks(broker: BrokerH
     for child in range(20):
         claimed += broker.taken(f"d{child}", jobs=64)
     assert len(claimed) == 250
+
+
+def test_a_call_looks_at_a_limited_number_of_raised_limits(broker: BrokerHarness) -> None:
+    for n in range(15):
+        broker.add(f"a{n}", f"b{n}", lane=f"|c:t{n}: c:t{n}=1")
+    broker.taken(jobs=64)
+    for n in range(15):
+        broker.add(f"c{n}", lane=f"|c:t{n}: c:t{n}=2")
+    assert broker.store.promote([]).next_ms == 0
+    assert broker.redis.hlen(f"{broker.keys.base}limits:changed") == 5
+    assert broker.store.promote([]).next_ms == -1
+    assert len(broker.taken("c2", jobs=64)) == 15
 
 
 def test_a_cancelled_job_leaves_its_lane(broker: BrokerHarness) -> None:
@@ -379,16 +392,30 @@ def test_a_rate_limited_service_blocks_its_rate(broker: BrokerHarness) -> None:
     invariants(broker)
 
 
-def test_a_blocked_rate_is_not_opened_earlier_by_a_shorter_block(broker: BrokerHarness) -> None:
+@pytest.mark.parametrize("other", [("limited", "5000"), ("cancelled", "expired")])
+def test_a_blocked_rate_is_not_opened_earlier_by_another_outcome(
+    broker: BrokerHarness, other: tuple[str, str]
+) -> None:
     broker.add("a", "b", "c", lane="|r:r: r:r=60/60000000/10")
     a, b = broker.take(), broker.take()
-    broker.finish(outcome(a, "limited", ERROR, "30000"), outcome(b, "limited", ERROR, "5000"))
+    kind, detail = other
+    broker.finish(outcome(a, "limited", ERROR, "30000"), outcome(b, kind, ERROR, detail))
     broker.advance(29_999)
     broker.store.promote([])
     assert broker.taken() == []
     broker.advance(1)
     broker.store.promote([])
     assert broker.taken(jobs=1) == ["c"]
+    invariants(broker)
+
+
+def test_a_rate_calls_one_lane_for_each_token(broker: BrokerHarness) -> None:
+    for name in "abc":
+        broker.add(name, lane=f"{name}|r:r: r:r=1/60000000/1")
+    assert [broker.taken(), broker.taken()] == [["a"], []]
+    broker.advance(2 * 60_001)
+    assert broker.store.promote([]).next_ms == 60_001
+    assert broker.redis.hlen(broker.keys.queue("default").parked) == 1
     invariants(broker)
 
 

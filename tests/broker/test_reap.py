@@ -158,11 +158,14 @@ def test_the_only_job_that_had_started_counts_as_alone(broker: BrokerHarness) ->
     assert dict(broker.store.reap("c1", ["a"]).jobs) == {"a": "poison", "b": "released"}
 
 
-def test_a_job_that_had_not_started_is_never_poison(broker: BrokerHarness) -> None:
-    broker.add("a")
-    broker.take()
+@pytest.mark.parametrize("started", [[], ["b"]])
+def test_a_job_that_had_not_started_is_never_poison(
+    broker: BrokerHarness, started: list[str]
+) -> None:
+    broker.add("a", "b")
+    broker.claim(jobs=2)
     broker.redis.hset(broker.keys.job("a"), "recoveries", 99)
-    assert broker.store.reap("c1", []).jobs == [("a", "released")]
+    assert dict(broker.store.reap("c1", started).jobs)["a"] == "released"
     assert broker.job("a")["recoveries"] == "99"
 
 
@@ -344,6 +347,17 @@ def test_jobs_whose_outcomes_are_still_to_be_reported_stay(broker: BrokerHarness
     assert broker.store.reap("c1", ["b"]) == ReapReply("c1", jobs=[])
     assert broker.redis.zscore(broker.keys.workers, "c1") is None
     invariants(broker)
+
+
+def test_a_job_that_must_stay_does_not_delay_the_rest_of_a_long_list(
+    broker: BrokerHarness,
+) -> None:
+    for at in range(2):
+        broker.add(*[f"{at}.{n}" for n in range(75)])
+        broker.claim(jobs=75)
+    replies = [broker.store.reap("c1", [], ["1.74"]) for _ in range(2)]
+    assert [(reply.more, reply.stuck) for reply in replies] == [(True, False), (False, True)]
+    assert broker.held() == ["2:1.74"]
 
 
 def test_a_child_whose_jobs_must_stay_does_not_keep_others_from_being_reaped(

@@ -31,6 +31,18 @@ def test_a_job_goes_to_the_tail_with_all_its_attempts(broker: BrokerHarness, kin
     assert broker.take().lease == 3
 
 
+def test_nothing_of_the_earlier_generation_remains(broker: BrokerHarness) -> None:
+    broker.end("a", kind="failed")
+    earlier = (
+        "attempts", "recoveries", "delays", "error", "reason", "cancel_ms", "finished_ms",
+        "started_ms", "first_ms", "ran", "due_ms", "progress", "bytes", "forgiven", "waits_for",
+        "parked_ms", "newer",
+    )  # fmt: skip
+    broker.redis.hset(broker.keys.job("a"), mapping=dict.fromkeys(earlier, "1"))
+    broker.store.requeue(["a"])
+    assert not broker.job("a").keys() & set(earlier)
+
+
 @pytest.mark.parametrize("priority", [0, 7])
 def test_a_token_is_left(broker: BrokerHarness, priority: int) -> None:
     broker.end("a", kind="failed", priority=priority)
@@ -125,6 +137,40 @@ def test_it_works_on_a_full_redis(broker: BrokerHarness) -> None:
     with broker.full():
         assert broker.store.requeue(["a"]) == [1]
     invariants(broker)
+
+
+def test_a_resumed_workflow_is_not_cleaned_up(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: [0]}, ttl_ms="60000")
+    workflow.push()
+    workflow.run_one("failed")
+    broker.store.requeue([workflow.job(0)])
+    assert workflow.data().ended_ms is None
+    broker.advance(60_001)
+    workflow.advance()
+    assert workflow.run_all() == [0, 1]
+    assert workflow.data().status == "completed"
+
+
+@pytest.mark.parametrize("reason", ["skipped", "parent_gone"])
+def test_a_retried_job_that_was_skipped_makes_up_for_no_failure(
+    broker: BrokerHarness, reason: str
+) -> None:
+    is_skipped = reason == "skipped"
+    workflow = BrokerWorkflow(
+        broker, {0: [], 1: [0], 2: []}, on_fail={0: "skip"} if is_skipped else None
+    )
+    workflow.push()
+    workflow.run_one("failed")
+    if is_skipped:
+        workflow.run_one("failed")
+    else:
+        broker.store.delete([workflow.job(0)])
+        workflow.advance()
+    assert broker.job(workflow.job(1))["reason"] == reason
+    broker.store.requeue([workflow.job(1)])
+    workflow.run_all()
+    assert broker.status(workflow.job(1)) == "completed"
+    assert workflow.data().status == "failed"
 
 
 def test_dependants_that_it_overtakes_wait_for_the_next_end(broker: BrokerHarness) -> None:

@@ -253,6 +253,13 @@ def _other_runs_alone(broker: BrokerHarness) -> list[Any]:
     return [_finish(broker), _finish(broker, jobs=2)]
 
 
+def _other_is_to_run_alone(broker: BrokerHarness) -> list[Any]:
+    job = _usual(broker)
+    broker.add("audited", audit="final", priority=1)
+    broker.redis.hset(broker.keys.job(broker.take().id), "recoveries", 1)
+    return [_finish(broker, outcome(job))]
+
+
 def _stale(broker: BrokerHarness) -> list[Any]:
     job = _usual(broker)
     return [_finish(broker, outcome(job)), _finish(broker, outcome(job))]
@@ -394,6 +401,10 @@ UNUSUAL: list[History] = [
     _paused_behind,
     lambda broker: [_finish(broker, outcome(_usual(broker)), queues=())],
     lambda broker: [_finish(broker, outcome(_usual(broker)), outcome(broker.take()))],
+    lambda broker: [
+        _finish(broker, outcome(_usual(broker)), outcome(broker.take(), "failed", ERROR)),
+    ],
+    _other_is_to_run_alone,
 ]  # fmt: skip
 
 
@@ -525,6 +536,7 @@ BUGS = {
     "other jobs are forgotten": ("ARGV[7] == '1' or not started and not tail[2]", "true"),
     "the lowest priority is ignored": ("tonumber(ARGV[8]) <= 0", "true"),
     "a call that is sent again claims anew": ("ARGV[6] == '0' and ARGV[7]", "ARGV[7]"),
+    "an outcome beside it is lost": ("and not ARGV[first + 5]", ""),
     "any run is completed": ("~= name do", "== 0 do"),
     "its end is noted in another queue": ("if ARGV[at] == last_queue then", "if true then"),
     "a child claims beside one that runs alone": ("held_besides == 1 then", "false then"),
