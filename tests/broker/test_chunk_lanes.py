@@ -143,7 +143,7 @@ def test_a_chunk_of_a_broken_queue_runs_once_the_queue_is_repaired(broker: Broke
     broker.add("a", lane=lane(wait_ms=5000))
     with broker.broken("completed"):
         broker.advance(5000)
-        broker.store.promote([])
+        assert broker.store.promote([]).next_ms == 1000
         assert broker.taken() == []
     broker.advance(1000)
     broker.store.promote([])

@@ -420,6 +420,18 @@ def test_each_job_has_its_own_first_event(broker: BrokerHarness) -> None:
     assert told == [(job.id, job.task, job.queue, job.payload) for job in workflow.jobs]
 
 
+@pytest.mark.parametrize(("size", "is_inline"), [(1024, True), (1025, False)])
+def test_the_first_event_has_short_arguments(
+    broker: BrokerHarness, size: int, is_inline: bool
+) -> None:
+    workflow = BrokerWorkflow(broker, {0: []})
+    payload = '["' + "x" * (size - 4) + '"]'
+    workflow.jobs[0] = workflow.jobs[0]._replace(payload=payload)
+    workflow.push()
+    (event,) = broker.events()
+    assert event.get("args") == (payload if is_inline else None)
+
+
 def test_of_two_workflows_with_the_same_unique_key_the_first_is_created(
     broker: BrokerHarness,
 ) -> None:

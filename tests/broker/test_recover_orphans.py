@@ -28,6 +28,15 @@ def test_a_job_whose_child_has_neither_list_nor_lease_is_recovered(broker: Broke
     assert broker.finish(outcome(job)) == [0]
 
 
+def test_nothing_tells_that_it_ran_alone_so_it_is_never_poison(broker: BrokerHarness) -> None:
+    broker.add("a")
+    broker.take()
+    broker.redis.hset(broker.keys.job("a"), "recoveries", 99)
+    broker.redis.delete(broker.keys.child_processing("c1"), broker.keys.workers)
+    broker.steady()
+    assert broker.store.recover_orphans("default", 0)[1] == [("a", "c1", "recovered")]
+
+
 def test_a_list_deleted_by_hand_is_found_after_its_child_is_reaped(broker: BrokerHarness) -> None:
     broker.add("a")
     broker.take()

@@ -260,6 +260,12 @@ def _other_is_to_run_alone(broker: BrokerHarness) -> list[Any]:
     return [_finish(broker, outcome(job))]
 
 
+def _listed_while_it_runs(broker: BrokerHarness) -> list[Any]:
+    job = _usual(broker)
+    broker.redis.rpush(broker.keys.queue("default").queued, broker.take("c2").id)
+    return [_finish(broker, outcome(job))]
+
+
 def _stale(broker: BrokerHarness) -> list[Any]:
     job = _usual(broker)
     return [_finish(broker, outcome(job)), _finish(broker, outcome(job))]
@@ -404,7 +410,7 @@ UNUSUAL: list[History] = [
     lambda broker: [
         _finish(broker, outcome(_usual(broker)), outcome(broker.take(), "failed", ERROR)),
     ],
-    _other_is_to_run_alone,
+    _other_is_to_run_alone, _listed_while_it_runs,
 ]  # fmt: skip
 
 
