@@ -87,6 +87,17 @@ def test_a_half_pushed_workflow_waits_a_day_for_the_rest_and_is_not_recreated_la
         assert workflow.push_batch(100, 150, last=True) == -1
 
 
+def test_a_workflow_of_several_calls_is_not_cleaned_up_while_it_runs(
+    broker: BrokerHarness,
+) -> None:
+    workflow = BrokerWorkflow(broker, {n: [] for n in range(101)})
+    workflow.push_all()
+    broker.advance(HALF_PUSHED_MS)
+    workflow.advance()
+    assert len(workflow.run_all()) == 101
+    assert workflow.data().status == "completed"
+
+
 def test_its_jobs_are_counted_as_enqueued(broker: BrokerHarness) -> None:
     done = {"complete_task": "app.done", "complete_payload": "[[],{}]", "complete_queue": "other"}
     workflow = BrokerWorkflow(broker, {0: [], 1: [0]}, **done)
@@ -183,6 +194,18 @@ def test_a_delayed_first_job_is_counted_once(broker: BrokerHarness) -> None:
     workflow.jobs[0] = workflow.jobs[0]._replace(when="+5000")
     workflow.push()
     assert workflow.counts() == {"total": 2, "waiting": 1}
+    invariants(broker)
+
+
+def test_the_delay_of_a_first_job_starts_with_its_workflow(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: []})
+    workflow.jobs[0] = workflow.jobs[0]._replace(when="+5000")
+    workflow.push_batch(0, 1, first=True)
+    assert workflow.statuses() == ["waiting", None]
+    broker.advance(1000)
+    workflow.push_batch(1, 2, last=True)
+    workflow.advance()
+    assert broker.events(workflow.job(0))[-1]["dueMs"] == broker.now + 5000
     invariants(broker)
 
 
@@ -408,6 +431,17 @@ def test_one_call_may_create_several(broker: BrokerHarness) -> None:
     with broker.unchanged():
         assert push_together(broker, *workflows) == [0, 0, 0]
     assert sorted(broker.taken(jobs=10)) == [one.job(n) for one in workflows for n in (0, 2)]
+    invariants(broker)
+
+
+def test_a_half_pushed_workflow_and_a_new_one_in_one_call(broker: BrokerHarness) -> None:
+    """Their jobs are alike, but those of the half-pushed one wait for its start."""
+    half, new = (BrokerWorkflow(broker, {0: [], 1: []}, name=name) for name in "ab")
+    half.push_batch(0, 1, first=True)
+    assert push_together(broker, new, half) == [1, 1]
+    assert (new.statuses(), half.statuses()) == (["queued"] * 2, ["waiting"] * 2)
+    half.advance()
+    assert len(broker.taken(jobs=9)) == 4
     invariants(broker)
 
 

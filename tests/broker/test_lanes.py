@@ -263,6 +263,18 @@ def test_a_quiet_share_is_not_starved(broker: BrokerHarness, jobs: int) -> None:
     assert before <= 20
 
 
+def test_shares_that_wait_for_the_same_limit_take_turns(broker: BrokerHarness) -> None:
+    for name in "ab":
+        broker.add(*[f"{name}{n}" for n in range(9)], lane=f"{name}|c:all: c:all=1")
+    order = ""
+    for _ in range(8):
+        job = broker.take()
+        assert broker.taken("c2") == []  # both wait now
+        broker.finish(outcome(job))
+        order += job.id[0]
+    assert order.count("a") in (4, 5)
+
+
 def test_idling_earns_no_credit(broker: BrokerHarness) -> None:
     broker.add(*[f"a{n}" for n in range(60)], lane="a")
     assert len(broker.taken(jobs=20)) == 20
@@ -413,6 +425,7 @@ def test_a_rate_calls_one_lane_for_each_token(broker: BrokerHarness) -> None:
     for name in "abc":
         broker.add(name, lane=f"{name}|r:r: r:r=1/60000000/1")
     assert [broker.taken(), broker.taken()] == [["a"], []]
+    assert 0 < broker.redis.pttl(f"{broker.keys.base}limit:r:r::tat") <= 60_001  # type: ignore[operator]
     broker.advance(2 * 60_001)
     assert broker.store.promote([]).next_ms == 60_001
     assert broker.redis.hlen(broker.keys.queue("default").parked) == 1
@@ -429,6 +442,16 @@ def test_an_expired_job_returns_its_token(broker: BrokerHarness) -> None:
     broker.store.promote([])
     assert broker.taken() == ["b"]
     invariants(broker)
+
+
+def test_an_expired_job_returns_no_token_after_another_start(broker: BrokerHarness) -> None:
+    broker.add("a", "b", "c", lane="|r:r: r:r=2/60000000/2")
+    job = broker.take()
+    broker.advance(1)
+    assert broker.taken("c2") == ["b"]
+    broker.finish(outcome(job, "cancelled", ERROR, "expired"))
+    broker.store.promote([])
+    assert broker.taken() == []
 
 
 def test_a_weight_multiplies_the_turns_of_a_share(broker: BrokerHarness) -> None:

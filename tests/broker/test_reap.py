@@ -29,6 +29,7 @@ def test_started_jobs_are_recovered_and_others_released_in_their_order(
     assert (meta["recovered_total"], meta["released_total"]) == (2, 2)
     event = broker.events("a")[-1]
     assert (event["status"], event["workerId"], event["recoveries"]) == ("queued", "c1", 1)
+    assert event["attempt"] == 0
     invariants(broker)
 
 

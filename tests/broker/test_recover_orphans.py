@@ -148,10 +148,13 @@ def test_an_id_in_the_list_of_another_queue_leaves_it(broker: BrokerHarness) -> 
     assert broker.status("a") == "processing"
 
 
-def test_any_number_of_jobs_with_the_same_claim_time_is_examined(broker: BrokerHarness) -> None:
+@pytest.mark.parametrize("jobs_of_each", [60, 100])
+def test_any_number_of_jobs_with_the_same_claim_time_is_examined(
+    broker: BrokerHarness, jobs_of_each: int
+) -> None:
     for at in range(4):
-        broker.add(*[f"{at}.{n}" for n in range(100)])
-        broker.claim("alive" if at % 2 else f"dead{at}", jobs=100)
+        broker.add(*[f"{at}.{n}" for n in range(jobs_of_each)])
+        broker.claim("alive" if at % 2 else f"dead{at}", jobs=jobs_of_each)
     for at in (0, 2):
         broker.redis.delete(broker.keys.child_processing(f"dead{at}"))
         broker.redis.zrem(broker.keys.workers, f"dead{at}")
@@ -165,7 +168,7 @@ def test_any_number_of_jobs_with_the_same_claim_time_is_examined(broker: BrokerH
         if not position:
             break
     assert {child for _, child, _ in found} == {"dead0", "dead2"}
-    assert len({job_id for job_id, _, _ in found}) == len(found) == 200
+    assert len({job_id for job_id, _, _ in found}) == len(found) == 2 * jobs_of_each
     invariants(broker)
 
 

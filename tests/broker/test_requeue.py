@@ -43,6 +43,15 @@ def test_nothing_of_the_earlier_generation_remains(broker: BrokerHarness) -> Non
     assert not broker.job("a").keys() & set(earlier)
 
 
+def test_each_retry_is_a_generation(broker: BrokerHarness) -> None:
+    broker.end("a", kind="failed", audit="final")
+    for generation in "12":
+        broker.store.requeue(["a"])
+        assert broker.job("a")["generation"] == generation
+        broker.finish(outcome(broker.take(), "failed", ERROR))
+    assert broker.event_statuses("a") == ["failed"] * 3  # no others are audited
+
+
 @pytest.mark.parametrize("priority", [0, 7])
 def test_a_token_is_left(broker: BrokerHarness, priority: int) -> None:
     broker.end("a", kind="failed", priority=priority)
@@ -69,6 +78,7 @@ def test_a_lingering_cancelled_id_takes_its_old_place_and_only_that(broker: Brok
     assert broker.store.requeue(["a"]) == [1]
     assert broker.ids("queued") == ["a", "b"]
     assert "lingers" not in broker.job("a")
+    assert broker.queries.stats(["default"])["default"]["queued"] == 2
     invariants(broker)
     broker.store.cancel(["a"])
     broker.taken()
@@ -148,6 +158,16 @@ def test_a_resumed_workflow_is_not_cleaned_up(broker: BrokerHarness) -> None:
     broker.advance(60_001)
     workflow.advance()
     assert workflow.run_all() == [0, 1]
+    assert workflow.data().status == "completed"
+
+
+def test_retries_of_several_jobs_resume_their_workflow_once(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: []})
+    workflow.push()
+    broker.store.cancel([workflow.job(0), workflow.job(1)])
+    broker.store.requeue([workflow.job(0), workflow.job(1)])
+    assert (workflow.data().status, workflow.data().generation) == ("running", 1)
+    workflow.run_all()
     assert workflow.data().status == "completed"
 
 

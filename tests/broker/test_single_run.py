@@ -118,6 +118,12 @@ def _result_beyond_the_short(broker: BrokerHarness) -> list[Any]:
     return [_finish(broker, outcome(_usual(broker), body='"' + "x" * 70 + '"'))]
 
 
+def _long_arguments_and_result(broker: BrokerHarness) -> list[Any]:
+    _used(broker)
+    broker.add("a", payload='["' + "x" * 80 + '"]')
+    return [_finish(broker, outcome(broker.take(), body='"' + "x" * 80 + '"'))]
+
+
 def _next_to_others(broker: BrokerHarness) -> list[Any]:
     """The queue has failed, cancelled, scheduled, retrying and waiting jobs; none is due."""
     broker.end("failed", kind="failed", body=ERROR)
@@ -198,6 +204,7 @@ SINGLE: list[History] = [
     lambda broker: [_used(broker), broker.add(*"abcd"), broker.claim(jobs=2), _finish(broker)],
     _of_two_queues, _then_of_another, _with_more_in_another,
     _long_result, _result_beyond_the_short, _next_to_others, _with_options, _of_another_queue,
+    _long_arguments_and_result,
 ]  # fmt: skip
 
 
@@ -395,6 +402,7 @@ UNUSUAL: list[History] = [
     _counter("x", "finished_bytes"),
     lambda broker: [_finish(broker, outcome(_usual(broker), "failed", ERROR))],
     lambda broker: [_finish(broker, outcome(_usual(broker)), jobs=0)],
+    lambda broker: [_used(broker), broker.add("a"), _finish(broker, jobs=0)],
     lambda broker: [_finish(broker, outcome(_usual(broker)), jobs=2)],
     lambda broker: [_finish(broker, outcome(_usual(broker)), min_priority=1)],
     lambda broker: [_finish(broker, outcome(_usual(broker)), queues=("low",))],

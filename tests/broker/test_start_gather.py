@@ -85,6 +85,29 @@ def test_a_key_of_the_wrong_type_is_named_and_nothing_is_created(
         query.start()
 
 
+def test_a_lane_of_the_wrong_type_is_named_and_nothing_is_created(broker: BrokerHarness) -> None:
+    query = Query(broker)
+    last = query.plan.listeners[-1]._replace(lane="|c:t: c:t=1")
+    query.plan = query.plan._replace(listeners=[*query.plan.listeners[:-1], last])
+    with broker.refused_over(f"{broker.keys.queue('default').queued}:lane:|c:t:", "zset"):
+        query.start()
+
+
+def test_the_jobs_of_listeners_obey_the_limits_that_they_bring_and_are_indexed(
+    broker: BrokerHarness,
+) -> None:
+    query = Query(broker)
+    listeners = [
+        one._replace(lane="|c:t: c:t=1", options='{"index":"tag:x"}')
+        for one in query.plan.listeners
+    ]
+    query.plan = query.plan._replace(listeners=listeners)
+    query.start()
+    assert broker.redis.scard(broker.keys.index("tag:x")) == 3
+    assert broker.taken(jobs=3) == [query.job(0)]
+    invariants(broker)
+
+
 def test_a_full_redis_refuses_a_start_but_no_result(broker: BrokerHarness) -> None:
     query = Query(broker, "a")
     query.start()
