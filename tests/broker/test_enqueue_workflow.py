@@ -153,6 +153,9 @@ def test_an_index_of_the_wrong_type_is_named_and_nothing_is_created(broker: Brok
     workflow.jobs[0] = workflow.jobs[0]._replace(options='{"index":"tag:x"}')
     with broker.refused_over(broker.keys.index("tag:x"), "set"):
         workflow.push()
+    broker.redis.delete(broker.keys.index("tag:x"))
+    workflow.push()
+    assert broker.redis.smembers(broker.keys.index("tag:x")) == {workflow.job(0)}
 
 
 def test_a_lane_of_the_wrong_type_is_named_and_nothing_is_created(broker: BrokerHarness) -> None:

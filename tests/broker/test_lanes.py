@@ -202,6 +202,30 @@ def test_a_call_looks_at_a_limited_number_of_raised_limits(broker: BrokerHarness
     assert len(broker.taken("c2", jobs=64)) == 15
 
 
+def test_limits_that_stay_full_do_not_hide_the_one_that_was_raised(broker: BrokerHarness) -> None:
+    lanes = [f"|c:t:{n:03} c:t=1" for n in range(101)]
+    for n, lane in enumerate(lanes):
+        broker.add(f"a{n}", f"b{n}", lane=lane)
+    while broker.taken(jobs=64):
+        pass
+    for n in range(100):
+        broker.store.set_limit(f"c:t:{n:03}", "1")
+    broker.add("c", lane="|c:t:100 c:t=2")
+    assert [broker.store.promote([]).next_ms for _ in range(3)] == [0, -1, -1]
+    assert broker.taken("c2", jobs=64) == ["b100"]
+
+
+def test_a_batch_of_ends_leaves_room_for_as_many(broker: BrokerHarness) -> None:
+    broker.add(*"abcd", lane="|c:t: c:t=2")
+    jobs = broker.claim(jobs=2).jobs
+    assert broker.taken("c2") == []  # the lane waits
+    broker.add("low", priority=-5)
+    ended = [outcome(job, "failed", ERROR) for job in jobs]
+    _, claim = broker.store.finish(ClaimRequest("c1", ("default",)), 9, ended, 5)
+    assert [job.id for job in claim.jobs] == ["c", "d", "low"]
+    invariants(broker)
+
+
 def test_a_cancelled_job_leaves_its_lane(broker: BrokerHarness) -> None:
     broker.add("a", "b", "c", lane=ONE)
     broker.store.cancel(["b"])
@@ -290,6 +314,15 @@ def test_a_share_that_sends_one_job_at_a_time_does_not_starve_others(broker: Bro
         broker.add(f"b{n}", lane="b")
         order += broker.taken()
     assert sum(name[0] == "a" for name in order) in (9, 10, 11)
+
+
+def test_a_place_whose_lanes_were_deleted_by_hand_is_forgotten(broker: BrokerHarness) -> None:
+    broker.add("a", "b", lane=ONE)
+    job = broker.take()
+    assert broker.taken("c2") == []
+    assert broker.redis.delete(f"{broker.keys.queue('default').parked}:c:t:1") == 1
+    broker.finish(outcome(job))
+    assert not broker.redis.exists(broker.keys.waiting_limits)
 
 
 def test_lanes_of_a_broken_queue_do_not_stop_an_end(broker: BrokerHarness) -> None:
@@ -430,6 +463,18 @@ def test_a_rate_calls_one_lane_for_each_token(broker: BrokerHarness) -> None:
     assert broker.store.promote([]).next_ms == 60_001
     assert broker.redis.hlen(broker.keys.queue("default").parked) == 1
     invariants(broker)
+
+
+def test_no_window_has_more_starts_than_a_rate_allows(broker: BrokerHarness) -> None:
+    """Not even one that begins with a burst."""
+    broker.add(*[f"j{n}" for n in range(20)], lane="|r:r: r:r=6/60000000/4")
+    starts: list[int] = []
+    for second in range(200):
+        while broker.taken():
+            starts.append(second)
+        broker.advance(1000)
+        broker.store.promote([])
+    assert max(sum(at <= one < at + 60 for one in starts) for at in starts) == 6
 
 
 def test_an_expired_job_returns_its_token(broker: BrokerHarness) -> None:

@@ -85,6 +85,14 @@ def test_what_the_child_had_finished_is_not_touched(broker: BrokerHarness) -> No
     assert broker.status("a") == "completed"
 
 
+def test_a_job_that_another_child_holds_stays_there(broker: BrokerHarness) -> None:
+    broker.add("a")
+    broker.take("c2")
+    broker.redis.rpush(broker.keys.child_processing("c1"), "1:a")
+    assert broker.store.reap("c1", ["a"]).jobs == []
+    invariants(broker)
+
+
 def test_the_old_holder_has_lost_its_lease(broker: BrokerHarness) -> None:
     broker.add("a")
     job = broker.take()

@@ -180,6 +180,11 @@ def test_a_key_of_another_type_is_named_and_nothing_is_written(
         broker.store.recover_orphans("default", 0)
 
 
+def test_a_list_of_workers_of_another_type_is_named(broker: BrokerHarness) -> None:
+    with broker.refused_over(broker.keys.workers, "zset"):
+        broker.store.recover_orphans("default", 0)
+
+
 def test_it_works_on_a_full_redis(broker: BrokerHarness) -> None:
     broker.add("a")
     broker.take()

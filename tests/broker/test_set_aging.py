@@ -119,6 +119,15 @@ def test_a_retry_and_a_requeue_start_a_new_wait(broker: BrokerHarness) -> None:
     assert broker.taken(jobs=8) == ["fresh", "high", "retry", "again"]
 
 
+def test_a_requeued_job_has_not_waited_since_it_was_enqueued(broker: BrokerHarness) -> None:
+    broker.store.set_aging({"default": SECOND})
+    broker.end("again", kind="failed", priority=1)
+    broker.advance(10 * SECOND)
+    broker.store.requeue(["again"])
+    broker.add("high", priority=3)
+    assert broker.taken(jobs=2) == ["high", "again"]
+
+
 def test_aging_can_be_changed_while_jobs_are_queued(broker: BrokerHarness) -> None:
     broker.add("old0", "old1")
     broker.add("kept", lane="s")

@@ -85,6 +85,11 @@ def test_a_key_of_the_wrong_type_is_named_and_nothing_is_created(
         query.start()
 
 
+def test_a_queue_of_the_wrong_type_is_named_and_nothing_is_created(broker: BrokerHarness) -> None:
+    with broker.refused_over(broker.keys.queue("default").queued, "list"):
+        Query(broker).start()
+
+
 def test_a_lane_of_the_wrong_type_is_named_and_nothing_is_created(broker: BrokerHarness) -> None:
     query = Query(broker)
     last = query.plan.listeners[-1]._replace(lane="|c:t: c:t=1")
