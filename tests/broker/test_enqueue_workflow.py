@@ -124,6 +124,18 @@ def test_a_fan_out_over_the_budget_is_notified_in_steps(broker: BrokerHarness) -
     assert workflow.data().status == "completed"
 
 
+def test_ends_of_one_batch_share_a_budget(broker: BrokerHarness) -> None:
+    parents = {n: [n % 3] if n > 2 else [] for n in range(183)}
+    workflow = BrokerWorkflow(broker, parents, on_fail={0: "skip", 1: "skip", 2: "skip"})
+    workflow.push_all()
+    workflow.advance()
+    broker.finish(*[outcome(broker.take(), "failed", ERROR) for _ in range(3)])
+    assert workflow.statuses().count("failed") == 3
+    assert 0 < workflow.statuses().count("cancelled") <= 100
+    workflow.advance()
+    assert workflow.statuses().count("cancelled") == 180
+
+
 @pytest.mark.parametrize("name", ["pending_writes", "workflows", "timer"])
 def test_a_key_that_all_workflows_share_and_of_another_type_is_named(
     broker: BrokerHarness, name: str
