@@ -204,6 +204,15 @@ def test_each_failure_after_a_retry_has_a_callback_of_its_own(broker: BrokerHarn
         broker.store.requeue([workflow.job(0)])
 
 
+def test_jobs_with_a_priority_and_without_a_lane_are_in_no_lane(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: []})
+    workflow.jobs = [job._replace(priority=3) for job in workflow.jobs]
+    workflow.jobs[1] = workflow.jobs[1]._replace(when="+0")
+    workflow.push()
+    assert broker.ids("priority") == [workflow.job(0), workflow.job(1)]
+    invariants(broker)
+
+
 def test_a_delayed_first_job_is_counted_once(broker: BrokerHarness) -> None:
     workflow = BrokerWorkflow(broker, {0: [], 1: [0]})
     workflow.jobs[0] = workflow.jobs[0]._replace(when="+5000")

@@ -327,6 +327,13 @@ def test_a_missing_hash_is_skipped(broker: BrokerHarness) -> None:
     assert broker.held() == []
 
 
+def test_a_hash_without_a_task_does_not_stop_it(broker: BrokerHarness) -> None:
+    broker.add("a", "b")
+    broker.claim(jobs=2)
+    broker.redis.hdel(broker.keys.job("a"), "task")
+    assert dict(broker.store.reap("c1", []).jobs) == {"a": "released", "b": "released"}
+
+
 @pytest.mark.parametrize("name", ["queued", "processing", "failed", "cancelled", "wake", "meta"])
 def test_jobs_of_a_queue_with_a_key_of_another_type_stay(broker: BrokerHarness, name: str) -> None:
     broker.add("a1", "a2", queue="sound")

@@ -424,14 +424,17 @@ def test_results_wait_for_a_manual_retry_of_the_follow_up(broker: BrokerHarness)
     assert not query.is_known
 
 
+@pytest.mark.parametrize("is_edited", [False, True])
 def test_a_gather_with_a_failed_follow_up_is_forgotten_with_failed_jobs(
-    broker: BrokerHarness,
+    broker: BrokerHarness, is_edited: bool
 ) -> None:
     query = Query(broker, "a")
     query.start()
     query.run_one()
     query.run_one("failed")
-    broker.advance(KEEP_MS)
+    if is_edited:
+        broker.redis.hdel(broker.keys.gather_plan(query.key), "keep_until_ms")
+    broker.advance(TTL_MS if is_edited else KEEP_MS)
     query.look()
     assert (query.is_known, query.ttl_ms()) == (False, -2)
 
