@@ -142,6 +142,16 @@ def test_cancel_ends_waiting_jobs_and_asks_running_jobs_to_stop(broker: BrokerHa
     invariants(broker, tokens=False)
 
 
+def test_no_job_keeps_waiting_for_a_job_of_a_cancelled_workflow(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: []}, ttl_ms="60000")
+    workflow.push()
+    broker.add("follower", after=f"wait {workflow.job(0)}")
+    broker.store.control_workflow(workflow.id, "cancel")
+    workflow.advance()
+    assert broker.status("follower") == "cancelled"
+    invariants(broker, tokens=False)
+
+
 def test_a_job_cancelled_by_hand_fails_its_workflow(broker: BrokerHarness) -> None:
     workflow = BrokerWorkflow(broker, DIAMOND)
     workflow.push()
