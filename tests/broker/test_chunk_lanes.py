@@ -103,6 +103,13 @@ def test_limits_hold_within_a_chunk(broker: BrokerHarness) -> None:
     invariants(broker)
 
 
+def test_each_job_of_a_chunk_takes_a_token(broker: BrokerHarness) -> None:
+    rated = lane(limits="|r:r:") + " r:r=6/60000000/4"
+    broker.add(*"abcdef", lane=rated)
+    assert [broker.taken(f"c{n}") for n in range(3)] == [["a", "b", "c"], ["d"], []]
+    invariants(broker)
+
+
 def test_jobs_that_a_dead_child_ran_run_alone(broker: BrokerHarness) -> None:
     broker.add("a", "b", "c", lane=lane())
     assert broker.taken() == ["a", "b", "c"]
@@ -143,7 +150,7 @@ def test_a_chunk_of_a_broken_queue_runs_once_the_queue_is_repaired(broker: Broke
     broker.add("a", lane=lane(wait_ms=5000))
     with broker.broken("completed"):
         broker.advance(5000)
-        broker.store.promote([])
+        assert broker.store.promote([]).next_ms == 1000
         assert broker.taken() == []
     broker.advance(1000)
     broker.store.promote([])

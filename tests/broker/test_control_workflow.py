@@ -56,6 +56,32 @@ def test_a_release_requeues_before_another_failure_ends_the_workflow(broker: Bro
     invariants(broker, tokens=False)
 
 
+def test_a_paused_workflow_in_which_nothing_may_run_fails_when_it_is_released(
+    broker: BrokerHarness,
+) -> None:
+    """Until then, a retry of its failed job continues it."""
+    workflow = BrokerWorkflow(broker, {0: [], 1: [], 2: [1]})
+    workflow.push()
+    broker.store.cancel([workflow.job(0), workflow.job(1)])
+    broker.store.requeue([workflow.job(0)])
+    job = broker.take()
+    broker.store.control_workflow(workflow.id, "pause")
+    broker.finish(outcome(job))
+    assert (workflow.data().status, workflow.data().is_paused) == ("running", True)
+    broker.store.control_workflow(workflow.id, "release")
+    workflow.advance()
+    assert workflow.data().status == "failed"
+
+
+def test_a_list_of_held_jobs_of_the_wrong_type_stops_no_claim(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: []})
+    workflow.push()
+    broker.store.control_workflow(workflow.id, "pause")
+    broker.redis.set(f"{broker.keys.workflow(workflow.id)}:held", "theirs")
+    broker.add("other")
+    assert "other" in broker.taken(jobs=2)
+
+
 def test_a_held_job_that_is_cancelled_does_not_prevent_the_end_of_its_workflow(
     broker: BrokerHarness,
 ) -> None:
@@ -113,6 +139,16 @@ def test_cancel_ends_waiting_jobs_and_asks_running_jobs_to_stop(broker: BrokerHa
     assert workflow.data().status == "cancelled"
     assert workflow.counts() == {"total": 5, "completed": 1, "cancelled": 4}
     assert broker.store.requeue([workflow.job(1)]) == [-3]
+    invariants(broker, tokens=False)
+
+
+def test_no_job_keeps_waiting_for_a_job_of_a_cancelled_workflow(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: []}, ttl_ms="60000")
+    workflow.push()
+    broker.add("follower", after=f"wait {workflow.job(0)}")
+    broker.store.control_workflow(workflow.id, "cancel")
+    workflow.advance()
+    assert broker.status("follower") == "cancelled"
     invariants(broker, tokens=False)
 
 

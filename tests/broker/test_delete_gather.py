@@ -61,6 +61,10 @@ def test_a_key_of_the_wrong_type_is_named(broker: BrokerHarness, closed: Query) 
         broker.store.delete_gather(closed.key, closed.id)
     with pytest.raises(WrongKeyType, match="holds a string where a set belongs"):
         broker.store.advance()
+    broker.redis.delete(broker.keys.closed_gathers)
+    broker.redis.set(broker.keys.gather_plan(closed.key), "mine")
+    with pytest.raises(WrongKeyType, match="holds a string where a hash belongs"):
+        broker.store.delete_gather(closed.key, closed.id)
 
 
 def test_it_works_on_a_full_redis(broker: BrokerHarness, closed: Query) -> None:

@@ -87,6 +87,17 @@ def test_a_half_pushed_workflow_waits_a_day_for_the_rest_and_is_not_recreated_la
         assert workflow.push_batch(100, 150, last=True) == -1
 
 
+def test_a_workflow_of_several_calls_is_not_cleaned_up_while_it_runs(
+    broker: BrokerHarness,
+) -> None:
+    workflow = BrokerWorkflow(broker, {n: [] for n in range(101)})
+    workflow.push_all()
+    broker.advance(HALF_PUSHED_MS)
+    workflow.advance()
+    assert len(workflow.run_all()) == 101
+    assert workflow.data().status == "completed"
+
+
 def test_its_jobs_are_counted_as_enqueued(broker: BrokerHarness) -> None:
     done = {"complete_task": "app.done", "complete_payload": "[[],{}]", "complete_queue": "other"}
     workflow = BrokerWorkflow(broker, {0: [], 1: [0]}, **done)
@@ -113,6 +124,18 @@ def test_a_fan_out_over_the_budget_is_notified_in_steps(broker: BrokerHarness) -
     assert workflow.data().status == "completed"
 
 
+def test_ends_of_one_batch_share_a_budget(broker: BrokerHarness) -> None:
+    parents = {n: [n % 3] if n > 2 else [] for n in range(183)}
+    workflow = BrokerWorkflow(broker, parents, on_fail={0: "skip", 1: "skip", 2: "skip"})
+    workflow.push_all()
+    workflow.advance()
+    broker.finish(*[outcome(broker.take(), "failed", ERROR) for _ in range(3)])
+    assert workflow.statuses().count("failed") == 3
+    assert 0 < workflow.statuses().count("cancelled") <= 100
+    workflow.advance()
+    assert workflow.statuses().count("cancelled") == 180
+
+
 @pytest.mark.parametrize("name", ["pending_writes", "workflows", "timer"])
 def test_a_key_that_all_workflows_share_and_of_another_type_is_named(
     broker: BrokerHarness, name: str
@@ -128,9 +151,12 @@ def test_a_key_that_all_workflows_share_and_of_another_type_is_named(
         broker.store.cancel(["a"])
 
 
-def test_a_key_of_the_wrong_type_is_named_and_nothing_is_created(broker: BrokerHarness) -> None:
+@pytest.mark.parametrize(("part", "belongs"), [("", "hash"), (":held", "list")])
+def test_a_key_of_the_wrong_type_is_named_and_nothing_is_created(
+    broker: BrokerHarness, part: str, belongs: str
+) -> None:
     workflow = BrokerWorkflow(broker, {0: []})
-    with broker.refused_over(broker.keys.workflow(workflow.id), "hash"):
+    with broker.refused_over(broker.keys.workflow(workflow.id) + part, belongs):
         workflow.push()
 
 
@@ -139,6 +165,9 @@ def test_an_index_of_the_wrong_type_is_named_and_nothing_is_created(broker: Brok
     workflow.jobs[0] = workflow.jobs[0]._replace(options='{"index":"tag:x"}')
     with broker.refused_over(broker.keys.index("tag:x"), "set"):
         workflow.push()
+    broker.redis.delete(broker.keys.index("tag:x"))
+    workflow.push()
+    assert broker.redis.smembers(broker.keys.index("tag:x")) == {workflow.job(0)}
 
 
 def test_a_lane_of_the_wrong_type_is_named_and_nothing_is_created(broker: BrokerHarness) -> None:
@@ -175,11 +204,32 @@ def test_each_failure_after_a_retry_has_a_callback_of_its_own(broker: BrokerHarn
         broker.store.requeue([workflow.job(0)])
 
 
+def test_jobs_with_a_priority_and_without_a_lane_are_in_no_lane(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: []})
+    workflow.jobs = [job._replace(priority=3) for job in workflow.jobs]
+    workflow.jobs[1] = workflow.jobs[1]._replace(when="+0")
+    workflow.push()
+    assert broker.ids("priority") == [workflow.job(0), workflow.job(1)]
+    invariants(broker)
+
+
 def test_a_delayed_first_job_is_counted_once(broker: BrokerHarness) -> None:
     workflow = BrokerWorkflow(broker, {0: [], 1: [0]})
     workflow.jobs[0] = workflow.jobs[0]._replace(when="+5000")
     workflow.push()
     assert workflow.counts() == {"total": 2, "waiting": 1}
+    invariants(broker)
+
+
+def test_the_delay_of_a_first_job_starts_with_its_workflow(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: []})
+    workflow.jobs[0] = workflow.jobs[0]._replace(when="+5000")
+    workflow.push_batch(0, 1, first=True)
+    assert workflow.statuses() == ["waiting", None]
+    broker.advance(1000)
+    workflow.push_batch(1, 2, last=True)
+    workflow.advance()
+    assert broker.events(workflow.job(0))[-1]["dueMs"] == broker.now + 5000
     invariants(broker)
 
 
@@ -408,6 +458,17 @@ def test_one_call_may_create_several(broker: BrokerHarness) -> None:
     invariants(broker)
 
 
+def test_a_half_pushed_workflow_and_a_new_one_in_one_call(broker: BrokerHarness) -> None:
+    """Their jobs are alike, but those of the half-pushed one wait for its start."""
+    half, new = (BrokerWorkflow(broker, {0: [], 1: []}, name=name) for name in "ab")
+    half.push_batch(0, 1, first=True)
+    assert push_together(broker, new, half) == [1, 1]
+    assert (new.statuses(), half.statuses()) == (["queued"] * 2, ["waiting"] * 2)
+    half.advance()
+    assert len(broker.taken(jobs=9)) == 4
+    invariants(broker)
+
+
 def test_each_job_has_its_own_first_event(broker: BrokerHarness) -> None:
     workflow = BrokerWorkflow(broker, {n: [] for n in range(4)})
     workflow.jobs[1] = workflow.jobs[1]._replace(task="app.other")
@@ -415,6 +476,18 @@ def test_each_job_has_its_own_first_event(broker: BrokerHarness) -> None:
     workflow.push()
     told = [(one["jobId"], one["task"], one["queue"], one["args"]) for one in broker.events()]
     assert told == [(job.id, job.task, job.queue, job.payload) for job in workflow.jobs]
+
+
+@pytest.mark.parametrize(("size", "is_inline"), [(1024, True), (1025, False)])
+def test_the_first_event_has_short_arguments(
+    broker: BrokerHarness, size: int, is_inline: bool
+) -> None:
+    workflow = BrokerWorkflow(broker, {0: []})
+    payload = '["' + "x" * (size - 4) + '"]'
+    workflow.jobs[0] = workflow.jobs[0]._replace(payload=payload)
+    workflow.push()
+    (event,) = broker.events()
+    assert event.get("args") == (payload if is_inline else None)
 
 
 def test_of_two_workflows_with_the_same_unique_key_the_first_is_created(

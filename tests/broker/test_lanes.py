@@ -34,6 +34,7 @@ def test_a_finished_jobs_slot_goes_to_the_next_job(broker: BrokerHarness) -> Non
     assert broker.taken("c2") == []
     codes, claim = broker.store.finish(ClaimRequest("c1", ("default",)), 9, [outcome(job)], 5)
     assert (codes, [job.id for job in claim.jobs]) == ([1], ["b"])
+    assert not broker.redis.exists(f"{broker.keys.base}limits:passes")
     invariants(broker)
 
 
@@ -189,6 +190,42 @@ def test_more_lanes_wait_for_a_raised_limit_than_one_call_checks(broker: BrokerH
     assert len(claimed) == 250
 
 
+def test_a_call_looks_at_a_limited_number_of_raised_limits(broker: BrokerHarness) -> None:
+    for n in range(15):
+        broker.add(f"a{n}", f"b{n}", lane=f"|c:t{n}: c:t{n}=1")
+    broker.taken(jobs=64)
+    for n in range(15):
+        broker.add(f"c{n}", lane=f"|c:t{n}: c:t{n}=2")
+    assert broker.store.promote([]).next_ms == 0
+    assert broker.redis.hlen(f"{broker.keys.base}limits:changed") == 5
+    assert broker.store.promote([]).next_ms == -1
+    assert len(broker.taken("c2", jobs=64)) == 15
+
+
+def test_limits_that_stay_full_do_not_hide_the_one_that_was_raised(broker: BrokerHarness) -> None:
+    lanes = [f"|c:t:{n:03} c:t=1" for n in range(101)]
+    for n, lane in enumerate(lanes):
+        broker.add(f"a{n}", f"b{n}", lane=lane)
+    while broker.taken(jobs=64):
+        pass
+    for n in range(100):
+        broker.store.set_limit(f"c:t:{n:03}", "1")
+    broker.add("c", lane="|c:t:100 c:t=2")
+    assert [broker.store.promote([]).next_ms for _ in range(3)] == [0, -1, -1]
+    assert broker.taken("c2", jobs=64) == ["b100"]
+
+
+def test_a_batch_of_ends_leaves_room_for_as_many(broker: BrokerHarness) -> None:
+    broker.add(*"abcd", lane="|c:t: c:t=2")
+    jobs = broker.claim(jobs=2).jobs
+    assert broker.taken("c2") == []  # the lane waits
+    broker.add("low", priority=-5)
+    ended = [outcome(job, "failed", ERROR) for job in jobs]
+    _, claim = broker.store.finish(ClaimRequest("c1", ("default",)), 9, ended, 5)
+    assert [job.id for job in claim.jobs] == ["c", "d", "low"]
+    invariants(broker)
+
+
 def test_a_cancelled_job_leaves_its_lane(broker: BrokerHarness) -> None:
     broker.add("a", "b", "c", lane=ONE)
     broker.store.cancel(["b"])
@@ -250,6 +287,18 @@ def test_a_quiet_share_is_not_starved(broker: BrokerHarness, jobs: int) -> None:
     assert before <= 20
 
 
+def test_shares_that_wait_for_the_same_limit_take_turns(broker: BrokerHarness) -> None:
+    for name in "ab":
+        broker.add(*[f"{name}{n}" for n in range(9)], lane=f"{name}|c:all: c:all=1")
+    order = ""
+    for _ in range(8):
+        job = broker.take()
+        assert broker.taken("c2") == []  # both wait now
+        broker.finish(outcome(job))
+        order += job.id[0]
+    assert order.count("a") in (4, 5)
+
+
 def test_idling_earns_no_credit(broker: BrokerHarness) -> None:
     broker.add(*[f"a{n}" for n in range(60)], lane="a")
     assert len(broker.taken(jobs=20)) == 20
@@ -265,6 +314,15 @@ def test_a_share_that_sends_one_job_at_a_time_does_not_starve_others(broker: Bro
         broker.add(f"b{n}", lane="b")
         order += broker.taken()
     assert sum(name[0] == "a" for name in order) in (9, 10, 11)
+
+
+def test_a_place_whose_lanes_were_deleted_by_hand_is_forgotten(broker: BrokerHarness) -> None:
+    broker.add("a", "b", lane=ONE)
+    job = broker.take()
+    assert broker.taken("c2") == []
+    assert broker.redis.delete(f"{broker.keys.queue('default').parked}:c:t:1") == 1
+    broker.finish(outcome(job))
+    assert not broker.redis.exists(broker.keys.waiting_limits)
 
 
 def test_lanes_of_a_broken_queue_do_not_stop_an_end(broker: BrokerHarness) -> None:
@@ -379,10 +437,14 @@ def test_a_rate_limited_service_blocks_its_rate(broker: BrokerHarness) -> None:
     invariants(broker)
 
 
-def test_a_blocked_rate_is_not_opened_earlier_by_a_shorter_block(broker: BrokerHarness) -> None:
+@pytest.mark.parametrize("other", [("limited", "5000"), ("cancelled", "expired")])
+def test_a_blocked_rate_is_not_opened_earlier_by_another_outcome(
+    broker: BrokerHarness, other: tuple[str, str]
+) -> None:
     broker.add("a", "b", "c", lane="|r:r: r:r=60/60000000/10")
     a, b = broker.take(), broker.take()
-    broker.finish(outcome(a, "limited", ERROR, "30000"), outcome(b, "limited", ERROR, "5000"))
+    kind, detail = other
+    broker.finish(outcome(a, "limited", ERROR, "30000"), outcome(b, kind, ERROR, detail))
     broker.advance(29_999)
     broker.store.promote([])
     assert broker.taken() == []
@@ -390,6 +452,29 @@ def test_a_blocked_rate_is_not_opened_earlier_by_a_shorter_block(broker: BrokerH
     broker.store.promote([])
     assert broker.taken(jobs=1) == ["c"]
     invariants(broker)
+
+
+def test_a_rate_calls_one_lane_for_each_token(broker: BrokerHarness) -> None:
+    for name in "abc":
+        broker.add(name, lane=f"{name}|r:r: r:r=1/60000000/1")
+    assert [broker.taken(), broker.taken()] == [["a"], []]
+    assert 0 < broker.redis.pttl(f"{broker.keys.base}limit:r:r::tat") <= 60_001  # type: ignore[operator]
+    broker.advance(2 * 60_001)
+    assert broker.store.promote([]).next_ms == 60_001
+    assert broker.redis.hlen(broker.keys.queue("default").parked) == 1
+    invariants(broker)
+
+
+def test_no_window_has_more_starts_than_a_rate_allows(broker: BrokerHarness) -> None:
+    """Not even one that begins with a burst."""
+    broker.add(*[f"j{n}" for n in range(20)], lane="|r:r: r:r=6/60000000/4")
+    starts: list[int] = []
+    for second in range(200):
+        while broker.taken():
+            starts.append(second)
+        broker.advance(1000)
+        broker.store.promote([])
+    assert max(sum(at <= one < at + 60 for one in starts) for at in starts) == 6
 
 
 def test_an_expired_job_returns_its_token(broker: BrokerHarness) -> None:
@@ -402,6 +487,16 @@ def test_an_expired_job_returns_its_token(broker: BrokerHarness) -> None:
     broker.store.promote([])
     assert broker.taken() == ["b"]
     invariants(broker)
+
+
+def test_an_expired_job_returns_no_token_after_another_start(broker: BrokerHarness) -> None:
+    broker.add("a", "b", "c", lane="|r:r: r:r=2/60000000/2")
+    job = broker.take()
+    broker.advance(1)
+    assert broker.taken("c2") == ["b"]
+    broker.finish(outcome(job, "cancelled", ERROR, "expired"))
+    broker.store.promote([])
+    assert broker.taken() == []
 
 
 def test_a_weight_multiplies_the_turns_of_a_share(broker: BrokerHarness) -> None:

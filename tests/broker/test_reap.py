@@ -29,6 +29,7 @@ def test_started_jobs_are_recovered_and_others_released_in_their_order(
     assert (meta["recovered_total"], meta["released_total"]) == (2, 2)
     event = broker.events("a")[-1]
     assert (event["status"], event["workerId"], event["recoveries"]) == ("queued", "c1", 1)
+    assert event["attempt"] == 0
     invariants(broker)
 
 
@@ -82,6 +83,14 @@ def test_what_the_child_had_finished_is_not_touched(broker: BrokerHarness) -> No
     broker.finish(outcome(a))
     assert broker.store.reap("c1", ["a", "b"]).jobs == [("b", "recovered")]
     assert broker.status("a") == "completed"
+
+
+def test_a_job_that_another_child_holds_stays_there(broker: BrokerHarness) -> None:
+    broker.add("a")
+    broker.take("c2")
+    broker.redis.rpush(broker.keys.child_processing("c1"), "1:a")
+    assert broker.store.reap("c1", ["a"]).jobs == []
+    invariants(broker)
 
 
 def test_the_old_holder_has_lost_its_lease(broker: BrokerHarness) -> None:
@@ -158,11 +167,14 @@ def test_the_only_job_that_had_started_counts_as_alone(broker: BrokerHarness) ->
     assert dict(broker.store.reap("c1", ["a"]).jobs) == {"a": "poison", "b": "released"}
 
 
-def test_a_job_that_had_not_started_is_never_poison(broker: BrokerHarness) -> None:
-    broker.add("a")
-    broker.take()
+@pytest.mark.parametrize("started", [[], ["b"]])
+def test_a_job_that_had_not_started_is_never_poison(
+    broker: BrokerHarness, started: list[str]
+) -> None:
+    broker.add("a", "b")
+    broker.claim(jobs=2)
     broker.redis.hset(broker.keys.job("a"), "recoveries", 99)
-    assert broker.store.reap("c1", []).jobs == [("a", "released")]
+    assert dict(broker.store.reap("c1", started).jobs)["a"] == "released"
     assert broker.job("a")["recoveries"] == "99"
 
 
@@ -315,6 +327,13 @@ def test_a_missing_hash_is_skipped(broker: BrokerHarness) -> None:
     assert broker.held() == []
 
 
+def test_a_hash_without_a_task_does_not_stop_it(broker: BrokerHarness) -> None:
+    broker.add("a", "b")
+    broker.claim(jobs=2)
+    broker.redis.hdel(broker.keys.job("a"), "task")
+    assert dict(broker.store.reap("c1", []).jobs) == {"a": "released", "b": "released"}
+
+
 @pytest.mark.parametrize("name", ["queued", "processing", "failed", "cancelled", "wake", "meta"])
 def test_jobs_of_a_queue_with_a_key_of_another_type_stay(broker: BrokerHarness, name: str) -> None:
     broker.add("a1", "a2", queue="sound")
@@ -344,6 +363,17 @@ def test_jobs_whose_outcomes_are_still_to_be_reported_stay(broker: BrokerHarness
     assert broker.store.reap("c1", ["b"]) == ReapReply("c1", jobs=[])
     assert broker.redis.zscore(broker.keys.workers, "c1") is None
     invariants(broker)
+
+
+def test_a_job_that_must_stay_does_not_delay_the_rest_of_a_long_list(
+    broker: BrokerHarness,
+) -> None:
+    for at in range(2):
+        broker.add(*[f"{at}.{n}" for n in range(75)])
+        broker.claim(jobs=75)
+    replies = [broker.store.reap("c1", [], ["1.74"]) for _ in range(2)]
+    assert [(reply.more, reply.stuck) for reply in replies] == [(True, False), (False, True)]
+    assert broker.held() == ["2:1.74"]
 
 
 def test_a_child_whose_jobs_must_stay_does_not_keep_others_from_being_reaped(

@@ -28,6 +28,15 @@ def test_a_job_whose_child_has_neither_list_nor_lease_is_recovered(broker: Broke
     assert broker.finish(outcome(job)) == [0]
 
 
+def test_nothing_tells_that_it_ran_alone_so_it_is_never_poison(broker: BrokerHarness) -> None:
+    broker.add("a")
+    broker.take()
+    broker.redis.hset(broker.keys.job("a"), "recoveries", 99)
+    broker.redis.delete(broker.keys.child_processing("c1"), broker.keys.workers)
+    broker.steady()
+    assert broker.store.recover_orphans("default", 0)[1] == [("a", "c1", "recovered")]
+
+
 def test_a_list_deleted_by_hand_is_found_after_its_child_is_reaped(broker: BrokerHarness) -> None:
     broker.add("a")
     broker.take()
@@ -139,10 +148,13 @@ def test_an_id_in_the_list_of_another_queue_leaves_it(broker: BrokerHarness) -> 
     assert broker.status("a") == "processing"
 
 
-def test_any_number_of_jobs_with_the_same_claim_time_is_examined(broker: BrokerHarness) -> None:
+@pytest.mark.parametrize("jobs_of_each", [60, 100])
+def test_any_number_of_jobs_with_the_same_claim_time_is_examined(
+    broker: BrokerHarness, jobs_of_each: int
+) -> None:
     for at in range(4):
-        broker.add(*[f"{at}.{n}" for n in range(100)])
-        broker.claim("alive" if at % 2 else f"dead{at}", jobs=100)
+        broker.add(*[f"{at}.{n}" for n in range(jobs_of_each)])
+        broker.claim("alive" if at % 2 else f"dead{at}", jobs=jobs_of_each)
     for at in (0, 2):
         broker.redis.delete(broker.keys.child_processing(f"dead{at}"))
         broker.redis.zrem(broker.keys.workers, f"dead{at}")
@@ -156,7 +168,7 @@ def test_any_number_of_jobs_with_the_same_claim_time_is_examined(broker: BrokerH
         if not position:
             break
     assert {child for _, child, _ in found} == {"dead0", "dead2"}
-    assert len({job_id for job_id, _, _ in found}) == len(found) == 200
+    assert len({job_id for job_id, _, _ in found}) == len(found) == 2 * jobs_of_each
     invariants(broker)
 
 
@@ -165,6 +177,11 @@ def test_a_key_of_another_type_is_named_and_nothing_is_written(
     broker: BrokerHarness, name: str
 ) -> None:
     with broker.refused_over(getattr(broker.keys.queue("default"), name)):
+        broker.store.recover_orphans("default", 0)
+
+
+def test_a_list_of_workers_of_another_type_is_named(broker: BrokerHarness) -> None:
+    with broker.refused_over(broker.keys.workers, "zset"):
         broker.store.recover_orphans("default", 0)
 
 

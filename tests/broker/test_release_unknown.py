@@ -76,6 +76,11 @@ def test_a_job_whose_hash_is_gone_leaves_the_list(broker: BrokerHarness) -> None
     assert broker.held() == []
 
 
+def test_a_list_of_another_type_is_named(broker: BrokerHarness) -> None:
+    with broker.refused_over(broker.keys.child_processing("c1"), "list"):
+        broker.store.release_unknown("c1", broker.now, [])
+
+
 def test_it_works_on_a_full_redis(broker: BrokerHarness) -> None:
     broker.add("a")
     broker.take()

@@ -31,6 +31,27 @@ def test_a_job_goes_to_the_tail_with_all_its_attempts(broker: BrokerHarness, kin
     assert broker.take().lease == 3
 
 
+def test_nothing_of_the_earlier_generation_remains(broker: BrokerHarness) -> None:
+    broker.end("a", kind="failed")
+    earlier = (
+        "attempts", "recoveries", "delays", "error", "reason", "cancel_ms", "finished_ms",
+        "started_ms", "first_ms", "ran", "due_ms", "progress", "bytes", "forgiven", "waits_for",
+        "parked_ms", "newer",
+    )  # fmt: skip
+    broker.redis.hset(broker.keys.job("a"), mapping=dict.fromkeys(earlier, "1"))
+    broker.store.requeue(["a"])
+    assert not broker.job("a").keys() & set(earlier)
+
+
+def test_each_retry_is_a_generation(broker: BrokerHarness) -> None:
+    broker.end("a", kind="failed", audit="final")
+    for generation in "12":
+        broker.store.requeue(["a"])
+        assert broker.job("a")["generation"] == generation
+        broker.finish(outcome(broker.take(), "failed", ERROR))
+    assert broker.event_statuses("a") == ["failed"] * 3  # no others are audited
+
+
 @pytest.mark.parametrize("priority", [0, 7])
 def test_a_token_is_left(broker: BrokerHarness, priority: int) -> None:
     broker.end("a", kind="failed", priority=priority)
@@ -57,6 +78,7 @@ def test_a_lingering_cancelled_id_takes_its_old_place_and_only_that(broker: Brok
     assert broker.store.requeue(["a"]) == [1]
     assert broker.ids("queued") == ["a", "b"]
     assert "lingers" not in broker.job("a")
+    assert broker.queries.stats(["default"])["default"]["queued"] == 2
     invariants(broker)
     broker.store.cancel(["a"])
     broker.taken()
@@ -93,6 +115,26 @@ def test_the_oldest_of_a_list_go_first(broker: BrokerHarness, status: str) -> No
     invariants(broker)
 
 
+def test_a_job_that_is_refused_hides_no_others(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: []})
+    workflow.push()
+    workflow.run_one("failed")
+    broker.store.control_workflow(workflow.id, "clean")
+    workflow.advance()
+    broker.advance(1)
+    broker.end("a", kind="failed")
+    assert [broker.store.requeue_oldest("default", "failed", 1) for _ in range(2)] == [
+        (1, 0), (1, 1),
+    ]  # fmt: skip
+    assert (broker.ids("queued"), broker.ids("failed")) == (["a"], [workflow.job(0)])
+
+
+def test_an_index_of_another_type_is_named_and_nothing_is_written(broker: BrokerHarness) -> None:
+    broker.end("a", kind="failed", options='{"index":"tag:x"}')
+    with broker.refused_over(broker.keys.index("tag:x"), "set"):
+        broker.store.requeue(["a"])
+
+
 def test_an_id_without_a_hash_leaves_the_list(broker: BrokerHarness) -> None:
     broker.end("a", "b", kind="failed")
     broker.redis.delete(broker.keys.job("a"))
@@ -109,7 +151,7 @@ def test_only_failed_and_cancelled_lists(broker: BrokerHarness, status: str) -> 
 
 
 @pytest.mark.parametrize("by_name", [True, False])
-@pytest.mark.parametrize("name", ["queued", "priority", "wake"])
+@pytest.mark.parametrize("name", ["queued", "priority", "wake", "failed"])
 def test_a_key_of_another_type_is_named_and_nothing_is_written(
     broker: BrokerHarness, name: str, by_name: bool
 ) -> None:
@@ -125,6 +167,51 @@ def test_it_works_on_a_full_redis(broker: BrokerHarness) -> None:
     with broker.full():
         assert broker.store.requeue(["a"]) == [1]
     invariants(broker)
+
+
+def test_a_resumed_workflow_is_not_cleaned_up(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: [0]}, ttl_ms="60000")
+    workflow.push()
+    workflow.run_one("failed")
+    broker.store.requeue([workflow.job(0)])
+    assert workflow.data().ended_ms is None
+    broker.advance(60_001)
+    workflow.advance()
+    assert workflow.run_all() == [0, 1]
+    assert workflow.data().status == "completed"
+
+
+def test_retries_of_several_jobs_resume_their_workflow_once(broker: BrokerHarness) -> None:
+    workflow = BrokerWorkflow(broker, {0: [], 1: []})
+    workflow.push()
+    broker.store.cancel([workflow.job(0), workflow.job(1)])
+    broker.store.requeue([workflow.job(0), workflow.job(1)])
+    assert workflow.data().generation == 1
+    workflow.run_all()
+    statuses = [event.data["status"] for event in broker.written("workflow")]
+    assert statuses == ["running", "failed", "running", "completed"]
+
+
+@pytest.mark.parametrize("reason", ["skipped", "parent_gone"])
+def test_a_retried_job_that_was_skipped_makes_up_for_no_failure(
+    broker: BrokerHarness, reason: str
+) -> None:
+    is_skipped = reason == "skipped"
+    workflow = BrokerWorkflow(
+        broker, {0: [], 1: [0], 2: []}, on_fail={0: "skip"} if is_skipped else None
+    )
+    workflow.push()
+    workflow.run_one("failed")
+    if is_skipped:
+        workflow.run_one("failed")
+    else:
+        broker.store.delete([workflow.job(0)])
+        workflow.advance()
+    assert broker.job(workflow.job(1))["reason"] == reason
+    broker.store.requeue([workflow.job(1)])
+    workflow.run_all()
+    assert broker.status(workflow.job(1)) == "completed"
+    assert workflow.data().status == "failed"
 
 
 def test_dependants_that_it_overtakes_wait_for_the_next_end(broker: BrokerHarness) -> None:

@@ -119,6 +119,15 @@ def test_a_retry_and_a_requeue_start_a_new_wait(broker: BrokerHarness) -> None:
     assert broker.taken(jobs=8) == ["fresh", "high", "retry", "again"]
 
 
+def test_a_requeued_job_has_not_waited_since_it_was_enqueued(broker: BrokerHarness) -> None:
+    broker.store.set_aging({"default": SECOND})
+    broker.end("again", kind="failed", priority=1)
+    broker.advance(10 * SECOND)
+    broker.store.requeue(["again"])
+    broker.add("high", priority=3)
+    assert broker.taken(jobs=2) == ["high", "again"]
+
+
 def test_aging_can_be_changed_while_jobs_are_queued(broker: BrokerHarness) -> None:
     broker.add("old0", "old1")
     broker.add("kept", lane="s")
@@ -142,6 +151,28 @@ def test_shares_take_their_turns_within_a_priority(broker: BrokerHarness) -> Non
     order = [name for _ in range(9) for name in broker.taken()]
     assert order[:2] == ["noisy0", "vip"]  # its 50 steps are worth less than the 60 s of noisy0
     assert {"plain0", "plain1", "quiet0", "quiet1"} <= set(order[2:8])
+
+
+@pytest.mark.parametrize("lane", ["noisy", ""])
+def test_idling_earns_no_credit(broker: BrokerHarness, lane: str) -> None:
+    broker.store.set_aging({"default": 3600 * SECOND})
+    broker.add("low", priority=-1, lane="low")
+    broker.add(*[f"n{n}" for n in range(60)], lane=lane)
+    assert len(broker.taken(jobs=20)) == 20
+    broker.add(*[f"q{n}" for n in range(60)], lane="quiet")
+    assert sum(name[0] == "q" for name in broker.taken("c2", jobs=20)) in (10, 11)
+
+
+@pytest.mark.parametrize("aging", [None, 10 * SECOND])
+def test_a_claim_calls_the_lanes_of_rates_that_are_due(
+    broker: BrokerHarness, aging: int | None
+) -> None:
+    broker.store.set_aging({"default": aging})
+    broker.add("a", "b", lane="|r:r: r:r=60/60000000/1")
+    broker.add("low0", "low1", priority=-5)
+    assert [broker.taken(), broker.taken()] == [["a"], ["low0"]]
+    broker.advance(1001)
+    assert broker.taken() == ["b"]
 
 
 def test_a_job_that_must_run_alone_has_had_its_turn(broker: BrokerHarness) -> None:

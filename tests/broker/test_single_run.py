@@ -117,6 +117,12 @@ def _result_beyond_the_short(broker: BrokerHarness) -> list[Any]:
     return [_finish(broker, outcome(_usual(broker), body='"' + "x" * 70 + '"'))]
 
 
+def _long_arguments_and_result(broker: BrokerHarness) -> list[Any]:
+    _used(broker)
+    broker.add("a", payload='["' + "x" * 80 + '"]')
+    return [_finish(broker, outcome(broker.take(), body='"' + "x" * 80 + '"'))]
+
+
 def _next_to_others(broker: BrokerHarness) -> list[Any]:
     """The queue has failed, cancelled, scheduled, retrying and waiting jobs; none is due."""
     broker.end("failed", kind="failed", body=ERROR)
@@ -197,6 +203,7 @@ SINGLE: list[History] = [
     lambda broker: [_used(broker), broker.add(*"abcd"), broker.claim(jobs=2), _finish(broker)],
     _of_two_queues, _then_of_another, _with_more_in_another,
     _long_result, _result_beyond_the_short, _next_to_others, _with_options, _of_another_queue,
+    _long_arguments_and_result,
 ]  # fmt: skip
 
 
@@ -250,6 +257,19 @@ def _other_runs_alone(broker: BrokerHarness) -> list[Any]:
     broker.take()
     broker.add("a", "b")
     return [_finish(broker), _finish(broker, jobs=2)]
+
+
+def _other_is_to_run_alone(broker: BrokerHarness) -> list[Any]:
+    job = _usual(broker)
+    broker.add("audited", audit="final", priority=1)
+    broker.redis.hset(broker.keys.job(broker.take().id), "recoveries", 1)
+    return [_finish(broker, outcome(job))]
+
+
+def _listed_while_it_runs(broker: BrokerHarness) -> list[Any]:
+    job = _usual(broker)
+    broker.redis.rpush(broker.keys.queue("default").queued, broker.take("c2").id)
+    return [_finish(broker, outcome(job))]
 
 
 def _stale(broker: BrokerHarness) -> list[Any]:
@@ -381,6 +401,7 @@ UNUSUAL: list[History] = [
     _counter("x", "finished_bytes"),
     lambda broker: [_finish(broker, outcome(_usual(broker), "failed", ERROR))],
     lambda broker: [_finish(broker, outcome(_usual(broker)), jobs=0)],
+    lambda broker: [_used(broker), broker.add("a"), _finish(broker, jobs=0)],
     lambda broker: [_finish(broker, outcome(_usual(broker)), jobs=2)],
     lambda broker: [_finish(broker, outcome(_usual(broker)), min_priority=1)],
     lambda broker: [_finish(broker, outcome(_usual(broker)), queues=("low",))],
@@ -393,6 +414,10 @@ UNUSUAL: list[History] = [
     _paused_behind,
     lambda broker: [_finish(broker, outcome(_usual(broker)), queues=())],
     lambda broker: [_finish(broker, outcome(_usual(broker)), outcome(broker.take()))],
+    lambda broker: [
+        _finish(broker, outcome(_usual(broker)), outcome(broker.take(), "failed", ERROR)),
+    ],
+    _other_is_to_run_alone, _listed_while_it_runs,
 ]  # fmt: skip
 
 
@@ -524,6 +549,7 @@ BUGS = {
     "other jobs are forgotten": ("ARGV[7] == '1' or not started and not tail[2]", "true"),
     "the lowest priority is ignored": ("tonumber(ARGV[8]) <= 0", "true"),
     "a call that is sent again claims anew": ("ARGV[6] == '0' and ARGV[7]", "ARGV[7]"),
+    "an outcome beside it is lost": ("and not ARGV[first + 5]", ""),
     "any run is completed": ("~= name do", "== 0 do"),
     "its end is noted in another queue": ("if ARGV[at] == last_queue then", "if true then"),
     "a child claims beside one that runs alone": ("held_besides == 1 then", "false then"),

@@ -47,6 +47,13 @@ def test_a_repeated_start_changes_nothing(broker: BrokerHarness) -> None:
         assert query.start() == 0
 
 
+def test_results_that_remain_without_a_plan_are_forgotten(broker: BrokerHarness) -> None:
+    query = Query(broker)
+    broker.redis.hset(broker.keys.gather(query.key), "a", '"old"')
+    assert query.start() == 1
+    assert query.queries.results(query.key) == {}
+
+
 def test_a_key_in_use_is_refused(broker: BrokerHarness) -> None:
     Query(broker).start()
     with broker.unchanged():
@@ -76,6 +83,34 @@ def test_a_key_of_the_wrong_type_is_named_and_nothing_is_created(
     name = name(query.key) if callable(name) else name
     with broker.refused_over(name):
         query.start()
+
+
+def test_a_queue_of_the_wrong_type_is_named_and_nothing_is_created(broker: BrokerHarness) -> None:
+    with broker.refused_over(broker.keys.queue("default").queued, "list"):
+        Query(broker).start()
+
+
+def test_a_lane_of_the_wrong_type_is_named_and_nothing_is_created(broker: BrokerHarness) -> None:
+    query = Query(broker)
+    last = query.plan.listeners[-1]._replace(lane="|c:t: c:t=1")
+    query.plan = query.plan._replace(listeners=[*query.plan.listeners[:-1], last])
+    with broker.refused_over(f"{broker.keys.queue('default').queued}:lane:|c:t:", "zset"):
+        query.start()
+
+
+def test_the_jobs_of_listeners_obey_the_limits_that_they_bring_and_are_indexed(
+    broker: BrokerHarness,
+) -> None:
+    query = Query(broker)
+    listeners = [
+        one._replace(lane="|c:t: c:t=1", options='{"index":"tag:x"}')
+        for one in query.plan.listeners
+    ]
+    query.plan = query.plan._replace(listeners=listeners)
+    query.start()
+    assert broker.redis.scard(broker.keys.index("tag:x")) == 3
+    assert broker.taken(jobs=3) == [query.job(0)]
+    invariants(broker)
 
 
 def test_a_full_redis_refuses_a_start_but_no_result(broker: BrokerHarness) -> None:
@@ -222,11 +257,32 @@ def test_without_a_follow_up_the_results_just_expire(broker: BrokerHarness) -> N
     assert 0 < query.ttl_ms() <= TTL_MS
 
 
-def test_without_a_follow_up_a_gather_is_forgotten_with_its_results(broker: BrokerHarness) -> None:
-    query = Query(broker, "ab", failure=False)
+def test_a_follow_up_that_its_unique_key_refuses_does_not_keep_the_results(
+    broker: BrokerHarness,
+) -> None:
+    unique = "key until_finished - -"
+    broker.add("owner", unique=unique)
+    broker.take("other")
+    query = Query(broker, "a", unique=unique)
     query.start()
     query.run_one()
-    query.run_one("failed")
+    assert (query.state(), broker.status(query.job("then"))) == (("released", ""), None)
+    assert 0 < query.ttl_ms() <= TTL_MS
+
+
+@pytest.mark.parametrize("is_found_by_a_check", [False, True])
+def test_without_a_follow_up_a_gather_is_forgotten_with_its_results(
+    broker: BrokerHarness, is_found_by_a_check: bool
+) -> None:
+    query = Query(broker, "ab", failure=False)
+    query.start()
+    if is_found_by_a_check:
+        broker.redis.delete(*[broker.keys.job(query.job(n)) for n in range(2)])
+        broker.advance(DELAY_MS)
+        query.look()
+    else:
+        query.run_one()
+        query.run_one("failed")
     assert query.state() == ("failed", "unreachable")
     broker.advance(TTL_MS - 1)  # after the check that was due next
     query.look()
@@ -368,14 +424,17 @@ def test_results_wait_for_a_manual_retry_of_the_follow_up(broker: BrokerHarness)
     assert not query.is_known
 
 
+@pytest.mark.parametrize("is_edited", [False, True])
 def test_a_gather_with_a_failed_follow_up_is_forgotten_with_failed_jobs(
-    broker: BrokerHarness,
+    broker: BrokerHarness, is_edited: bool
 ) -> None:
     query = Query(broker, "a")
     query.start()
     query.run_one()
     query.run_one("failed")
-    broker.advance(KEEP_MS)
+    if is_edited:
+        broker.redis.hdel(broker.keys.gather_plan(query.key), "keep_until_ms")
+    broker.advance(TTL_MS if is_edited else KEEP_MS)
     query.look()
     assert (query.is_known, query.ttl_ms()) == (False, -2)
 
@@ -465,3 +524,22 @@ def test_many_that_fail_in_one_batch_are_checked_in_steps(broker: BrokerHarness)
     assert [query.data().status for query in queries] == ["failed", "collecting", "collecting"]
     queries[0].look()
     assert [query.state() for query in queries] == [("failed", "unreachable")] * 3
+
+
+def test_many_that_are_forgotten_at_the_same_time_are_checked_in_steps(
+    broker: BrokerHarness,
+) -> None:
+    wide = [f"l{n}" for n in range(100)]
+    queries = [Query(broker, wide, key=f"k{n}", name=str(n), failure=False) for n in range(3)]
+    for query in queries:
+        query.start()
+        broker.redis.delete(*[broker.keys.job(query.job(n)) for n in range(100)])
+    broker.advance(DELAY_MS)
+    query.look()
+    assert [query.state() for query in queries] == [("failed", "unreachable")] * 3
+    broker.advance(TTL_MS)
+    known = []
+    for _ in range(3):
+        broker.store.advance()
+        known.append(sum(query.is_known for query in queries))
+    assert known == [2, 1, 0]

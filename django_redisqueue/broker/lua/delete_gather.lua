@@ -11,5 +11,4 @@ local known_id, closed = unpack(redis.call('HMGET', plan_key(key), 'id', 'closed
 if known_id and not (known_id == id and closed) then return 0 end
 write_even_when_full()
 redis.call('SREM', closed_key, key)
-if redis.call('TYPE', results_key(key)).ok == 'hash' then redis.call('UNLINK', results_key(key)) end
 return redis.call('UNLINK', plan_key(key))

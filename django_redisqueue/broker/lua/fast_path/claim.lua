@@ -33,7 +33,7 @@ end
 -- What jobs mostly share with those claimed before them; it is rebuilt only when it changes.
 local common = {}
 local function common_of(queue)
-  if common.queue ~= queue or common.kind ~= #batch.kinds / 2 - 1 then return nil end
+  if common.queue ~= queue then return nil end
   return common.task, common.options, common.kind, common.shared, common.length, common.description
 end
 local function note_common(queue, task, options, kind, shared, length, description)

@@ -7,7 +7,7 @@
 local child, held_key, first = ARGV[4], base .. 'child:' .. ARGV[4] .. ':processing', 11 + ARGV[10]
 local ended, result = ARGV[first + 3], ARGV[first + 4]
 local is_usual = first > 11 and ARGV[6] == '0' and ARGV[7] ~= '0' and tonumber(ARGV[8]) <= 0
-  and (ARGV[first] == '0' and not ARGV[first + 1] or ARGV[first] == '1' and result and not ARGV[first + 5])
+  and (not ARGV[first + 1] or ARGV[first] == '1' and not ARGV[first + 5])
 
 -- The child holds the entry of the run that has ended, and may hold others. If it holds only one, its long entry tells
 -- that it is a first run, which need not run alone.
@@ -84,6 +84,6 @@ end
 
 -- The counters that it writes are numbers.
 if is_usual and ended then
-  is_usual = last_prefix and (completed_total == '0' or is_counter(completed_total))
+  is_usual = (completed_total == '0' or is_counter(completed_total))
     and (finished_bytes == '0' or is_counter(finished_bytes))
 end

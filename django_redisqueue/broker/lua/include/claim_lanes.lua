@@ -39,8 +39,7 @@ end
 
 -- The queue's jobs without lanes are one share among the others: its place among them, or nil if there are none.
 local function others_share(queue, lowest)
-  local first = redis.call('ZRANGEBYSCORE', queue_key(queue, 'priority'), '-inf', '(' .. whole(ASIDE), 'WITHSCORES',
-    'LIMIT', 0, 1)[2]
+  local first = redis.call('ZRANGE', queue_key(queue, 'priority'), 0, 0, 'WITHSCORES')[2]
   local band = first and band_of(first) or 201
   if band > 100 and redis.call('EXISTS', queue_key(queue, 'queued')) == 1 then band = 100 end
   if band > 100 - lowest then return nil end

@@ -67,7 +67,7 @@ local function after_end(job, status, body)
   if not workflow and not dependants then return end
   local policy = status ~= 'completed' and on_failure_of(job)
   if policy == 'fail' then
-    if workflow and workflow.status ~= 'cancelled' then
+    if workflow then
       set_workflow_field(workflow, 'fatal', workflow.fatal + 1)
       if workflow.status == 'running' then end_workflow(workflow, 'failed', call_back) end
     end

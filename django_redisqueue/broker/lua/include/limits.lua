@@ -73,7 +73,7 @@ local function room_of(limit)
   if not limit.is_rate then return limit.max - limit.used end
   if not limit.interval then return math.huge end
   local from = math.max(limit.tat, now * MS)
-  return math.max(0, math.floor((now * MS + limit.tolerance - from) / limit.interval) + 1)
+  return math.floor((now * MS + limit.tolerance - from) / limit.interval) + 1
 end
 
 local function save_tat(limit, last_ms)
