@@ -104,7 +104,7 @@ local function claim_keyed(request, queue, claimed)
   local share, pass = only_share(queue)
   if not share then return end
   local rules, below = lanes(), (101 - tonumber(request.min_priority)) * BAND
-  local wanted = request.jobs - batch.size
+  local wanted = math.min(request.jobs - batch.size, MAX_EXAMINED - batch.examined)
   local ids = redis.call('ZRANGEBYSCORE', queue_key(queue, 'keyed'), '-inf', '(' .. whole(below), 'LIMIT', 0, wanted)
   if not ids[1] then return end
   local plan = plan_claim(queue, ids, rules.ready_key(queue, share))
@@ -113,6 +113,7 @@ local function claim_keyed(request, queue, claimed)
   if run == plan.ids then leave_as_planned(queue, plan) else leave_otherwise(queue, plan, taken, run) end
   rules.write_slots()
   rules.forget_plan()
+  rules.call_lanes_of(plan.ready, plan.lanes)
   pass = pass + #run * rules.stride_of(share)
   if run[1] then rules.write_pass(queue, pass - rules.stride_of(share)) end
   rules.refresh_share(queue, share, pass)

@@ -16,6 +16,7 @@ local function park(queue, lane, limit, score)
   redis.pcall('ZADD', parked_key(queue, limit.key), whole(band_of(score) * BAND + pass), lane.name)
   redis.call('HSET', queue_key(queue, 'parked'), lane.name, limit.key)
   redis.pcall('ZADD', waiting_key(limit.key), 0, place)
+  if limit.interval then due_at(limit.key, instant_of(limit, 0)) end
 end
 
 local function unpark(queue, lane, key)
@@ -34,7 +35,7 @@ local function include_first_by_age(queue, key, found)
   for _, one in ipairs(some) do one.id = head_of(queue, lane_named(one.name)) end
   local first = first_by_age(some, aging)
   for at = 1, #found, 2 do
-    if found[at] == first.name then return end
+    if not first or found[at] == first.name then return end
   end
   found[#found - 1], found[#found] = first.name, first.score
 end
