@@ -245,7 +245,9 @@ class ChildState:
     def offer(self, jobs: Sequence[ClaimedJob]) -> None:
         """Offer claimed jobs, in order, to `take` and `take_unstarted`."""
         self._words[_OFFERED] = mono_ms()
-        os.write(self._token_end, b"".join(map(self.token_of, jobs)))
+        pack = _TOKEN.pack
+        tokens = [pack(job.lease, job.id.encode(*AS_READ)) for job in jobs]
+        os.write(self._token_end, b"".join(tokens))
 
     @staticmethod
     def token_of(job: ClaimedJob) -> bytes:
