@@ -49,6 +49,7 @@ def test_too_many_processes_for_the_limit_of_open_files_are_refused_at_once(
 
 
 def test_the_suggested_number_of_processes_fits(harness: WorkerHarness) -> None:
+    harness.configure(SHARDS=1)  # each further shard needs two more files
     prefix = limited("-n 72")
     worker = harness.worker("--processes", "10", prefix=prefix, MIRROR=False)
     assert worker.wait() == 1
@@ -94,6 +95,7 @@ def test_children_inherit_no_socket_of_a_cache(settings: Any) -> None:
 
 def test_jobs_do_not_inherit_the_raised_limit_of_open_files(harness: WorkerHarness) -> None:
     """The supervisor has 84 pipe ends for 21 children."""
+    harness.configure(SHARDS=1)
     job = tasks.limit_of_files.enqueue()
     worker = harness.worker("--processes", "20", prefix=limited("-S -n 64"), MIRROR=False)
     worker.wait_until_up(21)
