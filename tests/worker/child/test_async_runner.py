@@ -231,12 +231,18 @@ def test_jobs_that_start_together_wake_the_loop_once(
     assert harness.free == 2
 
 
+def child_without_redis(monkeypatch: pytest.MonkeyPatch, concurrency: int) -> Child:
+    """Every outcome that it reports is accepted."""
+    options = WorkerOptions(queues=("default",), async_concurrency=concurrency)
+    child = Child("child", ChildState(0, options.slots), options, load({}), lambda: None)
+    monkeypatch.setattr(child._in_flight, "_send", lambda outcomes: [True] * len(outcomes))
+    return child
+
+
 def test_a_child_takes_a_batch_of_async_jobs_with_one_system_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    options = WorkerOptions(queues=("default",), async_concurrency=3)
-    child = Child("child", ChildState(0, options.slots), options, load({}), lambda: None)
-    monkeypatch.setattr(child._in_flight, "_send", lambda outcomes: [True] * len(outcomes))
+    child = child_without_redis(monkeypatch, concurrency=3)
     reads, read = list[int](), os.read
 
     def count(file: int, size: int) -> bytes:
@@ -259,9 +265,7 @@ def test_a_lone_job_waits_for_the_slot_of_one_that_was_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A thread, for example, first closes its database connections."""
-    options = WorkerOptions(queues=("default",), async_concurrency=1)
-    child = Child("child", ChildState(0, options.slots), options, load({}), lambda: None)
-    monkeypatch.setattr(child._in_flight, "_send", lambda outcomes: [True] * len(outcomes))
+    child = child_without_redis(monkeypatch, concurrency=1)
     monkeypatch.setattr(child._in_flight, "free_slot", lambda run: None)
     name = tasks.async_sleep.name
     for one in ("job_first", "job_second"):
@@ -293,9 +297,7 @@ def test_a_job_that_the_loop_has_not_begun_has_no_deadline(
 def test_jobs_behind_one_that_blocks_the_loop_are_released(
     monkeypatch: pytest.MonkeyPatch, launched: bool
 ) -> None:
-    options = WorkerOptions(queues=("default",), async_concurrency=3)
-    child = Child("child", ChildState(0, options.slots), options, load({}), lambda: None)
-    monkeypatch.setattr(child._in_flight, "_send", lambda outcomes: [True] * len(outcomes))
+    child = child_without_redis(monkeypatch, concurrency=3)
     runner, go_on = child._async_runner, threading.Event()
     launch = runner._launch
     if launched:  # the tasks exist, and the first of them blocks the others
